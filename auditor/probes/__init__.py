@@ -1,0 +1,36 @@
+"""Probes: one question a file, ``plan(scope)`` and ``analyze(view)``, both pure.
+
+``PROBES`` names them; a module loads when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Protocol, cast
+
+from auditor.config import Scope
+from auditor.model import ArmView, Finding, Trial
+
+# In the order in which findings are listed.
+PROBES: dict[str, str] = {
+    name: f"{__name__}.{name}" for name in ("coverage", "rounding", "repeatability", "placement", "tail")
+}
+
+
+class Probe(Protocol):
+    """What a probe module offers."""
+
+    NAME: str
+    KINDS: tuple[str, ...]
+
+    def plan(self, scope: Scope) -> Iterator[tuple[Trial, int]]:
+        """Trials and repeats for one arm."""
+
+    def analyze(self, view: ArmView) -> Iterator[Finding]:
+        """Findings of one recorded arm; ``id`` and ``reproduce`` are left empty."""
+
+
+def get(name: str) -> Probe:
+    """The probe's module. Raises KeyError for an unknown name: config has checked it."""
+    return cast(Probe, import_module(PROBES[name]))

@@ -1,0 +1,117 @@
+"""What a trial must give: the terms, the exact sums and their neighbours, in blocks, recomputed from the trial alone.
+
+Blocks are cached by what their data depend on, so trials that differ by prefill, shift, fills or variant share them.
+Memory is bounded: a trial of 2**24 elements is never held whole.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auditor import inputs
+from auditor.model import Codes, Trial
+from auditor.numerics import rounding
+from auditor.numerics.exact import Sums, exact_sums
+from auditor.numerics.rounding import Split
+
+BLOCK = 1 << 18
+CACHE_BYTES = 192 << 20
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Data of the send indices [start, stop): ``terms`` has one array a member, in group order; sums, split: of op sum."""
+
+    start: int
+    stop: int
+    terms: tuple[Codes, ...]
+    sums: Sums
+    split: Split
+
+    @property
+    def nbytes(self) -> int:
+        per_element = len(self.terms) * self.terms[0].itemsize + 15 + 13 + 2 * self.terms[0].itemsize
+        return (self.stop - self.start) * per_element
+
+
+_cache: OrderedDict[tuple[Any, ...], Block] = OrderedDict()
+
+
+def _key(trial: Trial, repeat: int, start: int, stop: int) -> tuple[Any, ...]:
+    """Everything that the data of a block depend on, and nothing else."""
+    call = trial.call
+    shape = (call.format, trial.rank_n, call.group, trial.send_count, trial.active, trial.tiled)
+    return (str(trial.family), trial.seed_of(repeat), *shape, start, stop)
+
+
+def block(trial: Trial, repeat: int, start: int, stop: int) -> Block:
+    """The data of send indices [start, stop) in one repeat; at most ``BLOCK`` elements. Cached, read-only."""
+    if stop - start > BLOCK:
+        raise ValueError(f"[{start}, {stop}) is more than {BLOCK} elements; iterate over blocks()")
+    key = _key(trial, repeat, start, stop)
+    if key in _cache:
+        _cache.move_to_end(key)
+        return _cache[key]
+    terms = tuple(inputs.terms(trial, repeat, start, stop))
+    sums = exact_sums(trial.call.fmt, terms)
+    made = Block(start, stop, terms, sums, rounding.split(trial.call.fmt, sums))
+    _cache[key] = made
+    while len(_cache) > 1 and sum(b.nbytes for b in _cache.values()) > CACHE_BYTES:
+        _cache.popitem(last=False)
+    return made
+
+
+def spans(trial: Trial, rank: int) -> Iterator[tuple[slice, int, int]]:
+    """Pieces of one receiver's range: (slice of its output, first and last + 1 send index whose sum lands there)."""
+    first, last = inputs.receiver_range(trial, rank)
+    for start in range(first, last, BLOCK):
+        stop = min(start + BLOCK, last)
+        yield slice(start - first, stop - first), start, stop
+
+
+def blocks(trial: Trial, repeat: int, rank: int) -> Iterator[tuple[slice, Block]]:
+    """(slice of the rank's output, data of the sums that land there), in order."""
+    for part, start, stop in spans(trial, rank):
+        yield part, block(trial, repeat, start, stop)
+
+
+def own_codes(trial: Trial, repeat: int, rank: int) -> Codes:
+    """What the rank's receive range holds before an in-place call: its own terms of the sums that it receives."""
+    if trial.call.collective == "reduce":
+        return inputs.send_codes(trial, repeat, rank, 0, trial.call.count)
+    return inputs.send_codes(trial, repeat, rank, *inputs.receiver_range(trial, rank))
+
+
+def magnitude(trial: Trial, codes: Codes) -> Codes:
+    return codes & codes.dtype.type(trial.call.fmt.magnitude_mask)
+
+
+def is_faithful(trial: Trial, codes: Codes, data: Block) -> Mask:
+    """Which outputs are the exact sum or one of its two neighbours (any zero for a zero sum, any NaN for a NaN).
+
+    Past the maximum the largest finite value and the code above it (infinity, or NaN) both count: `special` asks which.
+    """
+    fmt, split = trial.call.fmt, data.split
+    kind = codes.dtype.type
+    mag = codes & kind(fmt.magnitude_mask)
+    negative = (codes & kind(fmt.sign_mask)) != 0
+    up = (mag == split.lo + kind(1)) & split.inexact
+    sign_right = (
+        (negative == split.negative) | (mag == 0) | ((mag == kind(fmt.magnitude_mask)) & (not fmt.has_infinity))
+    )
+    finite = ((mag == split.lo) | up) & sign_right
+    nan = mag > kind(fmt.overflow_code - (0 if fmt.has_infinity else 1))
+    want_nan = (split.special & kind(fmt.magnitude_mask)) > kind(fmt.overflow_code - (0 if fmt.has_infinity else 1))
+    return np.where(split.finite, finite, np.where(want_nan, nan, codes == split.special))
+
+
+def nearest_code(trial: Trial, data: Block) -> Codes:
+    """The correctly rounded sums (ties to even): shown as expected in evidence rows where several outputs are legal."""
+    return rounding.join(trial.call.fmt, data.split, rounding.up_by_mode("ties_to_even", data.split))
