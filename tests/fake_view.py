@@ -21,7 +21,7 @@ Details = Callable[[Trial, int, int], Mapping[str, Any]]
 class FakeView:
     """``output(trial, repeat, rank)`` gives the receive range of every rank of the group after the call.
 
-    ``details(trial, repeat, rank)`` gives Observation fields that differ from a good one (status, send_after, outside, path).
+    ``details(trial, repeat, rank)`` gives Observation fields that differ from a good one (status, send_after, outside).
     Outputs are computed when first asked for, and kept.
     """
 

@@ -1,4 +1,4 @@
-"""What every probe uses: usable observations, scopes, evidence rows, verdicts, one finding per cell and not thousands."""
+"""What every probe uses: usable observations, scopes, evidence rows, verdicts, and one finding per cell."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ FAIL_KINDS = frozenset(
         "backend_error",
     )
 )
-)
 
 
 def usable(view: ArmView, trial: Trial) -> list[Observation]:
     """The observations that a probe may look at: status ok, and the inputs were right when the call began.
 
-    Ordered by (repeat, rank). A flipped input is the harness's finding (input_corrupt), not the subject's; since it is part
-    of every rank's sum, the whole repeat is left out.
+    Ordered by (repeat, rank). A flipped input is the harness's finding (input_corrupt), not the subject's; since it is
+    part of every rank's sum, the whole repeat is left out.
     """
     seen = view.observations(trial.trial_id)
     spoilt = {o.repeat for o in seen if not o.send_before}
@@ -84,7 +83,7 @@ def no_data_reason(view: ArmView, trials: Sequence[Trial]) -> str:
 
 
 def scope_of(trials: Iterable[Trial], **more: Any) -> dict[str, Any]:
-    """The Trial's and the Call's own field names: one value where all trials share it, else the sorted list of values."""
+    """The Trial's and the Call's own field names: one value where all trials share it, else the sorted values."""
     values: dict[str, list[Any]] = {}
     for trial in trials:
         for name, value in trial.to_json().items():
@@ -127,7 +126,7 @@ def evidence_rows(
 ) -> list[Evidence]:
     """Rows for receive indices ``indices`` (at most ``room``).
 
-    ``observed``: the whole output, or the codes in the order of the indices when shorter; ``expected`` likewise, or a text.
+    ``observed``: the whole output, or the codes in the order of the indices if shorter; ``expected``: likewise, or text.
     """
     fmt, rows = trial.call.fmt, []
     for number, index in enumerate(indices):
@@ -160,7 +159,7 @@ def _pick(codes: Codes, trial: Trial, number: int, index: int) -> int:
 
 
 def verdict_for(view: ArmView, kind: str, present: bool) -> Verdict:
-    """Verdict on a kind that is there or not. ``[expect]``: True allows it, False forbids it, silence: DESIGN §5's default."""
+    """Verdict on a kind that is there or not. ``[expect]``: True allows, False forbids it; else DESIGN §5's default."""
     if not present:
         return Verdict.PASS
     stated = view.expect.get(kind)
@@ -169,7 +168,7 @@ def verdict_for(view: ArmView, kind: str, present: bool) -> Verdict:
 
 
 def verdict_for_value(view: ArmView, kind: str, value: str, possible: Sequence[str] = ()) -> Verdict:
-    """Verdict on a kind with a value (rounding_mode). ``possible``: the values left where ``value`` says undetermined."""
+    """Verdict on a kind with a value (rounding_mode). ``possible``: the values left where it is undetermined."""
     stated = view.expect.get(kind)
     if stated is None or stated is True:
         return Verdict.INFORMATION

@@ -27,7 +27,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Data of the send indices [start, stop): ``terms`` has one array a member, in group order; sums, split: of op sum."""
+    """Data of the send indices [start, stop): ``terms``: an array a member, in group order; sums, split: of op sum."""
 
     start: int
     stop: int

@@ -1,7 +1,7 @@
 """Exact binomial bounds without SciPy.
 
-The Clopper-Pearson bounds are quantiles of beta distributions (NUMERICS §7.5); the regularised incomplete beta function is
-evaluated by Lentz's continued fraction (Abramowitz & Stegun 26.5.8) and inverted by bisection, which always converges.
+The Clopper-Pearson bounds are quantiles of beta distributions (NUMERICS §7.5); the regularised incomplete beta function
+is evaluated by Lentz's continued fraction (Abramowitz & Stegun 26.5.8) and inverted by bisection, which converges.
 """
 
 from __future__ import annotations
