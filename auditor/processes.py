@@ -1,0 +1,193 @@
+"""Starting, watching and stopping the processes of one arm: a forking server, or mpiexec with one process a rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from auditor.errors import AuditError, Unavailable
+from auditor.worker import JobFile
+
+KILL_GRACE = 2.0  # seconds between asking and forcing
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ended: exit status by rank (negative: signal) for the ranks whose end is known, the culprit first."""
+
+    by_rank: tuple[tuple[int, int], ...]
+    log: Path
+
+    def last_words(self, lines: int = 6) -> str:
+        """The end of what the processes printed."""
+        text = self.log.read_text(errors="replace").strip() if self.log.exists() else ""
+        return " | ".join(text.splitlines()[-lines:])
+
+
+class Running(Protocol):
+    """A job in flight."""
+
+    def ended(self) -> Ending | None: ...
+    def kill(self) -> None: ...
+
+
+def arm_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The auditor's environment with the arm's on top; a root user may start Open MPI, and ranks may share cores."""
+    defaults = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**defaults, **os.environ, **env}
+
+
+class Server:
+    """A ``worker serve`` process in one arm's environment; forks a child for every question and every job."""
+
+    def __init__(self, env: Mapping[str, str], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        self._log = log.open("ab")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "auditor.worker", "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=arm_environment(env),
+            start_new_session=True,
+        )
+
+    def ask(self, question: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        """One answer; raises AuditError when the server is gone or does not answer in time."""
+        self.tell(question)
+        answer = self.answer(timeout)
+        if answer is None:
+            raise AuditError(f"no answer within {timeout:.0f} s; see {self.log}")
+        return answer
+
+    def tell(self, question: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write((json.dumps(question) + "\n").encode())
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise AuditError(f"the worker server ended unexpectedly; see {self.log}") from error
+
+    def answer(self, timeout: float) -> dict[str, Any] | None:
+        stream = self._process.stdout
+        assert stream is not None
+        ready, _, _ = select.select([stream], [], [], timeout)
+        if not ready:
+            return None
+        line = _read_line(stream)
+        if not line:
+            raise AuditError(f"the worker server ended unexpectedly; see {self.log}")
+        parsed: dict[str, Any] = json.loads(line)
+        return parsed
+
+    def close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(KILL_GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._log.close()
+
+
+def _read_line(stream: IO[bytes]) -> bytes:
+    """One line byte by byte: a buffered read would hide further lines from select."""
+    parts = []
+    while (byte := os.read(stream.fileno(), 1)) not in (b"", b"\n"):
+        parts.append(byte)
+    return b"".join(parts)
+
+
+class ServedJob:
+    """A job in a child of a Server: one process drives every rank."""
+
+    def __init__(self, server: Server, job: JobFile, rank_n: int) -> None:
+        self._server = server
+        started = server.ask({"job": str(job.save()), "rank_n": rank_n}, timeout=30)
+        self._pid: int = started["pid"]
+
+    def ended(self) -> Ending | None:
+        answer = self._server.answer(0.0)
+        return None if answer is None else Ending(((0, answer["status"]),), self._server.log)
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        self._server.answer(KILL_GRACE * 5)
+
+
+class MpiJob:
+    """A job under mpiexec: one process a rank, each below a shim that notes how it ended."""
+
+    def __init__(self, env: Mapping[str, str], job: JobFile, rank_n: int, log: Path) -> None:
+        self._job, self._rank_n, self.log = job, rank_n, log
+        path = job.save()
+        self._log = log.open("ab")
+        worker = [sys.executable, "-m", "auditor.worker", "shim", str(path)]
+        self._process = subprocess.Popen(
+            [*mpiexec(env), "-n", str(rank_n), *worker],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env=arm_environment(env),
+            start_new_session=True,
+        )
+
+    def ended(self) -> Ending | None:
+        status = self._process.poll()
+        if status is None:
+            return None
+        self._log.close()
+        noted = self._noted()
+        return Ending(noted or ((-1, status),) if status else noted, self.log)
+
+    def _noted(self) -> tuple[tuple[int, int], ...]:
+        """(rank, status) in the order in which the shims wrote them; the launcher tears the others down afterwards."""
+        paths = [(rank, self._job.side(rank, "exit")) for rank in range(self._rank_n)]
+        found = sorted((path.stat().st_mtime_ns, rank, path) for rank, path in paths if path.exists())
+        return tuple((rank, int(path.read_text() or 1)) for _, rank, path in found)
+
+    def kill(self) -> None:
+        """Ask the launcher, then force the whole process group; shims and ranks die with their parents."""
+        self._process.terminate()
+        try:
+            self._process.wait(KILL_GRACE)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._log.close()
+        time.sleep(0.05)  # the kernel's parent-death signals reach the ranks
+
+
+def mpiexec(env: Mapping[str, str]) -> list[str]:
+    """The launcher that belongs to the MPI library in use. Raises Unavailable where there is none."""
+    chosen = {**os.environ, **env}
+    if chosen.get("AUDITOR_MPIEXEC"):
+        return chosen["AUDITOR_MPIEXEC"].split()
+    library = chosen.get("MPI4PY_LIBMPI")
+    homes = [Path(library).resolve().parent.parent / "bin"] if library else [Path(sys.executable).parent]
+    for home in homes:
+        if (home / "mpiexec").exists():
+            return [str(home / "mpiexec")]
+    found = shutil.which("mpiexec", path=chosen.get("PATH"))
+    if not found:
+        raise Unavailable(
+            "no mpiexec found to start one process a rank",
+            "install one (pip install 'collective-rounding-auditor[mpi]') or set AUDITOR_MPIEXEC",
+        )
+    return [found]

@@ -1,0 +1,276 @@
+"""The process in which a subject lives: one arm, fresh, so that library settings read once a process are this arm's.
+
+``probe``: what a backend offers here. ``serve``: a parent that forks one child a job, for backends that drive every rank from
+one process; the subject is first imported in the child, so every child is fresh and a crash costs milliseconds. ``shim``: under
+mpiexec, one rank's parent, which notes how the rank ended: the launcher itself reports only that somebody did. ``job``: the rank.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from auditor.errors import AuditError, Unavailable
+
+RECORD = 96  # bytes of a progress record, rewritten in place
+FAILED = 70  # exit status of a worker whose own machinery failed; its words are in the failure file
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """What a worker is told: where the run is, which arm, which attempt, which trials, in order."""
+
+    run_dir: Path
+    arm: str
+    attempt: int
+    trials: tuple[str, ...]
+    fresh_repeat: int | None = None
+
+    @property
+    def work(self) -> Path:
+        return self.run_dir / ".work" / self.arm
+
+    def side(self, rank: int, what: str) -> Path:
+        """A small file about one rank of this attempt: progress, fault, failure or exit."""
+        return self.work / f"rank{rank:04d}.{self.attempt}.{what}"
+
+    def shard(self, rank: int) -> Path:
+        return self.run_dir / "shards" / self.arm / f"rank{rank:04d}.{self.attempt}.h5"
+
+    def save(self) -> Path:
+        path = self.work / f"job.{self.attempt}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        raw = {"run_dir": str(self.run_dir), "arm": self.arm, "attempt": self.attempt}
+        path.write_text(json.dumps({**raw, "trials": self.trials, "fresh_repeat": self.fresh_repeat}))
+        return path
+
+    @staticmethod
+    def load(path: Path) -> JobFile:
+        raw = json.loads(path.read_text())
+        return JobFile(Path(raw["run_dir"]), raw["arm"], raw["attempt"], tuple(raw["trials"]), raw["fresh_repeat"])
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A progress record as read: state S(tarting) I(dle) C(alling) E(rror seen) D(one), since when, at which trial."""
+
+    state: str
+    since: float
+    trial_id: str
+    repeat: int
+    calls: int
+
+
+class FileProgress:
+    """Rewrites one small record at every change of state; readable by the supervisor at any time."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o644)
+        self._trial, self._repeat, self._calls = "-", 0, 0
+        self.state("S")
+
+    def state(self, letter: str) -> None:
+        text = f"{letter} {time.monotonic():.6f} {self._trial} {self._repeat} {self._calls}"
+        os.pwrite(self._fd, text.ljust(RECORD - 1).encode() + b"\n", 0)
+
+    def begin(self, trial_id: str, repeat: int) -> None:
+        self._trial, self._repeat = trial_id, repeat
+        self._calls += 1
+        self.state("C")
+
+    def end(self) -> None:
+        self.state("I")
+
+    def failed(self) -> None:
+        self.state("E")
+
+
+def read_mark(path: Path) -> Mark | None:
+    """The record of one rank, or None before the rank has written one."""
+    try:
+        letter, since, trial, repeat, calls = path.read_bytes()[:RECORD].split()
+    except (FileNotFoundError, ValueError):
+        return None
+    return Mark(letter.decode(), float(since), trial.decode(), int(repeat), int(calls))
+
+
+class LocalControl:
+    """Control of an arm whose one process drives every rank."""
+
+    def broadcast(self, data: bytes, root: int = 0) -> bytes:  # noqa: ARG002  the one process is every root
+        return data
+
+    def all_gather(self, data: bytes) -> list[bytes]:
+        return [data]
+
+    def barrier(self) -> None:
+        return None
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends, so that no rank outlives the audit (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def probe(spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON of what a backend offers in this process's environment, or why it does not."""
+    from auditor.backends.registry import resolve
+
+    try:
+        backend = resolve(spec)
+        capabilities = backend.probe(options)
+        return {"process_model": backend.process_model, "capabilities": capabilities.to_json()}
+    except Unavailable as error:
+        return {"unavailable": error.reason, "remedy": error.remedy}
+    except AuditError as error:
+        return {"error": str(error), "exit_code": error.exit_code}
+    except Exception as error:
+        return {"error": f"{spec}: probe raised {type(error).__name__}: {error}", "exit_code": 3}
+
+
+def run_job(job: JobFile, control: Any, rank_n: int, local_ranks: tuple[int, ...], node_rank: int = 0) -> None:
+    """Drive the subject through the job's trials and write this process's shard."""
+    from auditor.backends.registry import resolve
+    from auditor.harness import Harness, Job
+    from auditor.model import World
+    from auditor.plan import Plan
+    from auditor.store import ShardWriter
+
+    plan = Plan.load(job.run_dir)
+    arm = plan.arm(job.arm)
+    progress = FileProgress(job.side(local_ranks[0], "progress"))
+    by_id = {planned.trial.trial_id: planned for planned in arm.trials}
+    backend_class = resolve(arm.backend)
+    world = World(rank_n=rank_n, local_ranks=local_ranks, node_rank=node_rank, control=control)
+    backend = backend_class(world, arm.options)
+    meta = {"run_id": plan.run_id, "plan_id": plan.plan_id, "arm": job.arm, "attempt": job.attempt}
+    writer = ShardWriter(job.shard(local_ranks[0]), {**meta, "ranks": list(local_ranks)})
+    try:
+        assert arm.capabilities is not None
+        todo = [by_id[trial_id] for trial_id in job.trials]
+        harness = Harness(backend, world, arm.capabilities, Job(todo, job.fresh_repeat), writer, progress)
+        if local_ranks[0] == 0:
+            (job.work / "describe.json").write_text(json.dumps(dict(backend.describe())))
+        progress.state("I")
+        harness.run()
+    finally:
+        writer.close()
+    backend.close()
+    progress.state("D")
+
+
+def guarded(job: JobFile, rank: int, body: Any) -> int:
+    """Run ``body``; leave a fatal signal's or an exception's words where the supervisor looks."""
+    with job.side(rank, "fault").open("w") as fault:
+        faulthandler.enable(fault, all_threads=False)
+        try:
+            body()
+            return 0
+        except Exception as error:
+            words = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+            words["exit_code"] = getattr(error, "exit_code", 3)
+            job.side(rank, "failure").write_text(json.dumps(words))
+            return FAILED
+        finally:
+            faulthandler.disable()
+
+
+def _serve() -> int:
+    """Fork one child a job; say how it ended. One JSON object a line, in and out."""
+    import auditor.harness
+    import auditor.store  # noqa: F401  what every child needs is imported once
+
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a subject prints goes to the log, never into the protocol
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "probe" in request:
+            _answer_from_child(answers, lambda r=request: probe(r["probe"], r["options"]))
+            continue
+        child = os.fork()
+        if child == 0:
+            os._exit(_child(JobFile.load(Path(request["job"])), request["rank_n"]))
+        print(json.dumps({"pid": child}), file=answers)
+        _, status = os.waitpid(child, 0)
+        print(json.dumps({"status": os.waitstatus_to_exitcode(status)}), file=answers)
+    return 0
+
+
+def _answer_from_child(answers: IO[str], ask: Any) -> None:
+    """Answer one question from a child, so that the asked library stays out of this process."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        os.write(writer, json.dumps(ask()).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not text:
+        code = os.waitstatus_to_exitcode(status)
+        text = json.dumps({"error": f"the probe ended with status {code} and no answer", "exit_code": 3})
+    print(text, file=answers)
+
+
+def _child(job: JobFile, rank_n: int) -> int:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return guarded(job, 0, lambda: run_job(job, LocalControl(), rank_n, tuple(range(rank_n))))
+    except SystemExit as end:  # the subject called sys.exit: it left early
+        return end.code if isinstance(end.code, int) else 1
+
+
+def _shim(job_path: str) -> int:
+    """Wait for one rank and note how it ended, before the launcher tears the others down."""
+    from auditor.mpi_control import launcher_rank_and_size
+
+    die_with_parent()
+    found = launcher_rank_and_size()
+    job = JobFile.load(Path(job_path))
+    command = [sys.executable, "-m", "auditor.worker", "job", job_path]
+    status = subprocess.run(command, close_fds=False, check=False).returncode
+    job.side(found[0] if found else 0, "exit").write_text(str(status))
+    return status if status >= 0 else 128 - status
+
+
+def _rank(job_path: str) -> int:
+    from auditor.mpi_control import MpiControl
+
+    die_with_parent()
+    job = JobFile.load(Path(job_path))
+    control = MpiControl()
+    status = guarded(job, control.rank, lambda: run_job(job, control, control.size, (control.rank,), control.node_rank))
+    if status:
+        control.abort(status)
+    return status
+
+
+def main(argv: list[str]) -> int:
+    """Entry of ``python -m auditor.worker``; not for people."""
+    verb, rest = argv[0], argv[1:]
+    if verb == "serve":
+        die_with_parent()
+        return _serve()
+    if verb == "shim":
+        return _shim(rest[0])
+    return _rank(rest[0])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
