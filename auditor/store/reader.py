@@ -1,0 +1,361 @@
+"""Reading a run, from ``run.h5``, from shards, or from what a kill left of them."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auditor.errors import EvidenceError
+from auditor.model import Bytes, Codes, Observation, Planned, Trial
+from auditor.numerics.formats import FORMATS
+from auditor.store import schema
+from auditor.store.file import RecordFile
+
+CACHE_BYTES = 256 << 20
+OPEN_FILES = 64
+PLAN_SCHEMA = "auditor-plan/1"
+PLAN_KEYS = ("run_id", "plan_id", "arms")
+
+Place = tuple[RecordFile, int]  # a file and a row of it
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The events of an arm; a line torn by a kill is left out. No file: none."""
+    if not path.is_file():
+        return []
+    events = []
+    for line in path.read_bytes().splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "trial_id" in event:
+            events.append(event)
+    return events
+
+
+def parse_plan(text: bytes, where: Path) -> dict[str, Any]:
+    """A plan.json's content. Raises EvidenceError where it is torn or of another kind."""
+    try:
+        plan = json.loads(text)
+    except ValueError as error:
+        raise EvidenceError(f"{where}: not JSON ({error}); restore it from a copy") from error
+    if not isinstance(plan, dict) or plan.get("schema") != PLAN_SCHEMA or any(key not in plan for key in PLAN_KEYS):
+        kind = plan.get("schema") if isinstance(plan, dict) else type(plan).__name__
+        raise EvidenceError(f"{where}: schema {kind!r} is not {PLAN_SCHEMA!r}; name a run directory of this auditor")
+    return plan
+
+
+class RunReader:
+    """A recorded run, opened at a run directory or at a ``run.h5``. Takes a snapshot: rows written later are not seen.
+
+    ``problems``: one line for each thing that is torn or was cut short; what was complete is read all the same. Raises
+    EvidenceError where the path is missing or holds no run, the plan is missing, or a file is foreign, newer than this reader or
+    torn beyond reading.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self.problems: list[str] = []
+        self._open: OrderedDict[Path, RecordFile] = OrderedDict()
+        self._cache: OrderedDict[tuple[Any, ...], Bytes] = OrderedDict()
+        self._cached = 0
+        self.files = self._find_files()
+        self.plan_bytes = self._find_plan()
+        self.plan = parse_plan(self.plan_bytes, self.directory / "plan.json")
+        self._check_identity()
+        self._arms = {arm["name"]: arm for arm in self.plan["arms"]}
+        self._views: dict[str, RecordedArm] = {}
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    @property
+    def run_id(self) -> str:
+        return str(self.plan["run_id"])
+
+    @property
+    def arm_names(self) -> list[str]:
+        """Every arm of the plan, in its order, also those that were not run."""
+        return list(self._arms)
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """Provenance as the first process noted it; {} where nothing was recorded."""
+        environments = self.environments
+        return dict(environments[0]["environment"]) if environments else {}
+
+    @cached_property
+    def environments(self) -> list[dict[str, Any]]:
+        """Each recording process: ``file``, ``arm``, ``ranks``, ``attempt``, ``environment``."""
+        return [entry for file in self.files for entry in sources_of(file, self.directory)]
+
+    def arm(self, name: str) -> RecordedArm:
+        """One arm's view. Raises EvidenceError where the plan has no such arm."""
+        if name not in self._arms:
+            raise EvidenceError(f"{self.path}: no arm {name!r}; it has {', '.join(self._arms) or 'none'}")
+        if name not in self._views:
+            self._views[name] = RecordedArm(self, self._arms[name], self._arm_rows(name), self._arm_events(name))
+        return self._views[name]
+
+    def read(self, place: Place) -> Bytes:
+        """An output's bytes, read-only, through a cache bounded by bytes."""
+        file, number = place
+        row = file.rows[number]
+        key = (row["digest"], int(row["nbytes"])) if row["digest"] else (file.path, row["encoding"], int(row["offset"]))
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        self._touch(file)
+        raw = file.read(row)
+        raw.flags.writeable = False
+        self._remember(key, raw)
+        return raw
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+    def __enter__(self) -> RunReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _remember(self, key: tuple[Any, ...], raw: Bytes) -> None:
+        if raw.nbytes > CACHE_BYTES:
+            return
+        self._cache[key] = raw
+        self._cached += raw.nbytes
+        while self._cached > CACHE_BYTES:
+            self._cached -= self._cache.popitem(last=False)[1].nbytes
+
+    def _touch(self, file: RecordFile) -> None:
+        self._open[file.path] = file
+        self._open.move_to_end(file.path)
+        while len(self._open) > OPEN_FILES:
+            self._open.popitem(last=False)[1].release()
+
+    def _find_files(self) -> list[RecordFile]:
+        """``run.h5`` and every shard that it does not hold already."""
+        if not self.path.exists():
+            raise EvidenceError(f"{self.path}: no such run; list the runs with: ls results")
+        if self.path.is_file():
+            return [self._opened(self.path)]
+        joined = self._joined()
+        held = {} if joined is None or joined.kind != "run" else {s["file"]: s["size"] for s in joined.json("sources")}
+        shards = sorted((self.path / "shards").glob("*/*.h5"))
+        fresh = [p for p in shards if held.get(p.relative_to(self.path).as_posix()) != p.stat().st_size]
+        files = [] if joined is None else [joined]
+        for path in fresh:
+            try:
+                files.append(self._opened(path))
+            except EvidenceError as error:
+                self.problems.append(str(error))
+        if not files and not (self.path / "plan.json").is_file():
+            raise EvidenceError(
+                f"{self.path}: no run (neither plan.json nor run.h5 in it); name a directory under results"
+            )
+        return files
+
+    def _joined(self) -> RecordFile | None:
+        """run.h5 where it can be read; a torn one is a problem where shards are left, an error where not."""
+        path = self.path / "run.h5"
+        if not path.exists():
+            return None
+        try:
+            return self._opened(path)
+        except EvidenceError as error:
+            if not any((self.path / "shards").glob("*/*.h5")):
+                raise
+            self.problems.append(f"{error}; the shards are read instead")
+            return None
+
+    def _opened(self, path: Path) -> RecordFile:
+        file = RecordFile(path)
+        self.problems += file.problems
+        self._touch(file)
+        return file
+
+    def _find_plan(self) -> bytes:
+        path = self.directory / "plan.json"
+        if self.path.is_dir() and path.is_file():
+            return path.read_bytes()
+        for file in self.files:
+            if file.kind in ("run", "listing"):
+                return file.document("plan")
+        raise EvidenceError(f"{path}: missing, so nothing says what was planned; restore it, it lies beside the shards")
+
+    def _check_identity(self) -> None:
+        for file in self.files:
+            found = str(file.attributes.get("plan_id"))
+            if found != self.plan["plan_id"]:
+                ours = self.plan["plan_id"]
+                raise EvidenceError(
+                    f"{file.path}: recorded under plan {found}, but plan.json is {ours}; keep each run in a directory of its own"
+                )
+
+    def _arm_rows(self, name: str) -> list[Place]:
+        wanted = name.encode()
+        return [(file, int(number)) for file in self.files for number in np.flatnonzero(file.rows["arm"] == wanted)]
+
+    def _arm_events(self, name: str) -> list[dict[str, Any]]:
+        return read_events(schema.events_path(self.path, name)) if self.path.is_dir() else []
+
+
+def sources_of(file: RecordFile, directory: Path) -> list[dict[str, Any]]:
+    """The recording processes whose rows a file holds."""
+    if file.kind == "run":
+        return list(file.json("sources"))
+    if file.kind == "listing":
+        return []
+    attributes = file.attributes
+    at = file.path.resolve()
+    inside = at.is_relative_to(directory.resolve())
+    return [
+        {
+            "file": (at.relative_to(directory.resolve()) if inside else Path(at.name)).as_posix(),
+            "arm": str(attributes["arm"]),
+            "ranks": [int(rank) for rank in attributes["ranks"]],
+            "attempt": int(attributes["attempt"]),
+            "environment": json.loads(attributes["environment"]),
+        }
+    ]
+
+
+class RecordedArm:
+    """One arm of a recorded run; satisfies ``model.ArmView``."""
+
+    def __init__(
+        self, reader: RunReader, plan: Mapping[str, Any], places: list[Place], events: list[dict[str, Any]]
+    ) -> None:
+        self._reader = reader
+        self._plan = plan
+        self.events = _distinct(_stored_events(places) + events)
+        self._places: dict[str, list[Place]] = {}
+        for file, number in places:
+            self._places.setdefault(file.rows["trial"][number].decode(), []).append((file, number))
+        self._observations: dict[str, tuple[Observation, ...]] = {}
+        self._outputs: dict[tuple[str, int, int], Place] = {}
+        reader.problems += [self._machinery_line(event) for event in self._unrepeated()]
+
+    @property
+    def arm(self) -> str:
+        return str(self._plan["name"])
+
+    @property
+    def backend(self) -> str:
+        return str(self._plan["backend"])
+
+    @property
+    def rank_n(self) -> int:
+        return int(self._plan["rank_n"])
+
+    @property
+    def status(self) -> str:
+        return str(self._plan.get("status", "ok"))
+
+    @property
+    def reason(self) -> str:
+        return str(self._plan.get("reason") or "")
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """The arm's entry in plan.json: ``describe``, ``options``, ``env``, ``path``, ``capabilities``, ``waivers``."""
+        return self._plan
+
+    @property
+    def expect(self) -> Mapping[str, Any]:
+        return dict(self._reader.plan.get("expect", {}))
+
+    @cached_property
+    def planned(self) -> Sequence[Planned]:
+        return tuple(_planned(entry) for entry in self._plan.get("trials", ()))
+
+    def observations(self, trial_id: str) -> Sequence[Observation]:
+        """All observations of a trial by (repeat, rank): of several attempts the last, and every crash and hang of the subject."""
+        if trial_id not in self._observations:
+            self._observations[trial_id] = self._collect(trial_id)
+        return self._observations[trial_id]
+
+    def output(self, trial_id: str, repeat: int, rank: int) -> Codes:
+        """The output range's codes; read-only. Raises EvidenceError where there are none or they cannot be read."""
+        self.observations(trial_id)
+        place = self._outputs.get((trial_id, repeat, rank))
+        if place is None:
+            where = f"arm {self.arm}, trial {trial_id}, repeat {repeat}, rank {rank}"
+            raise EvidenceError(
+                f"{self._reader.path}: no output was recorded for {where}; see what it has with: auditor show"
+            )
+        row = place[0].rows[place[1]]
+        codes: Codes = self._reader.read(place).view(FORMATS[row["format"].decode()].dtype)
+        return codes
+
+    def _collect(self, trial_id: str) -> tuple[Observation, ...]:
+        latest: dict[tuple[int, int], Place] = {}
+        for place in sorted(self._places.get(trial_id, ()), key=_attempt):
+            row = place[0].rows[place[1]]
+            if not _is_event(row):
+                latest[int(row["repeat"]), int(row["rank"])] = place
+        for (repeat, rank), (file, number) in latest.items():
+            if file.rows["encoding"][number] != schema.NONE:
+                self._outputs[trial_id, repeat, rank] = (file, number)
+        seen = [file.observation(file.rows[number]) for file, number in latest.values()]
+        deaths = [
+            schema.observation_from_json(e) for e in self.events if e["trial_id"] == trial_id and not e.get("machinery")
+        ]
+        return tuple(sorted(seen + deaths, key=lambda o: (o.repeat, o.rank)))
+
+    def _unrepeated(self) -> list[dict[str, Any]]:
+        """Machinery events whose trial was not run again."""
+        return [e for e in self.events if e.get("machinery") and not self._ran_after(e)]
+
+    def _ran_after(self, event: Mapping[str, Any]) -> bool:
+        rows = (file.rows[number] for file, number in self._places.get(event["trial_id"], ()))
+        return any(
+            row["repeat"] == event["repeat"] and row["rank"] == event["rank"] and not _is_event(row) for row in rows
+        )
+
+    def _machinery_line(self, event: Mapping[str, Any]) -> str:
+        what = event.get("message") or "ended from outside"
+        where = f"arm {self.arm}, trial {event['trial_id']}, repeat {event['repeat']}, rank {event['rank']}"
+        return f"{self._reader.path}: {where} was cut short ({what}); run it again with --resume"
+
+
+def _planned(entry: Mapping[str, Any]) -> Planned:
+    trial = {key: value for key, value in entry.items() if key not in ("trial_id", "repeats", "probes")}
+    return Planned(trial=Trial.from_json(trial), repeats=int(entry["repeats"]), probes=tuple(entry["probes"]))
+
+
+def _attempt(place: Place) -> int:
+    return int(place[0].rows["attempt"][place[1]])
+
+
+def _is_event(row: np.void) -> bool:
+    return bool(row["machinery"]) or row["status"] in (b"crash", b"hang")
+
+
+def _stored_events(places: list[Place]) -> list[dict[str, Any]]:
+    rows = [(file, file.rows[number]) for file, number in places if _is_event(file.rows[number])]
+    return [
+        schema.observation_to_json(file.observation(row))
+        | {"attempt": int(row["attempt"]), "machinery": bool(row["machinery"])}
+        for file, row in rows
+    ]
+
+
+def _distinct(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each event once: after joining, one may stand both in run.h5 and in the events file."""
+    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for event in events:
+        key = tuple(event.get(k) for k in ("trial_id", "repeat", "rank", "status", "attempt", "message"))
+        kept.setdefault(key, event)
+    return list(kept.values())
