@@ -18,7 +18,7 @@ from auditor.errors import AuditError
 from auditor.model import Observation, Planned, Trial
 from auditor.plan import ArmPlan
 from auditor.processes import Ending, MpiJob, Running, ServedJob, Server
-from auditor.store import append_event
+from auditor.store import append_event, observation_to_json
 from auditor.worker import FAILED, JobFile, Mark, read_mark
 
 CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -61,7 +61,7 @@ class ArmRunner:
         return self.run_dir / "shards" / self.plan.name
 
     def run(self, already: Sequence[str] = ()) -> None:
-        """Record every planned trial that is not in ``already``; raises ArmFailed. An interrupt stops the processes and passes."""
+        """Record every planned trial that is not in ``already``; raises ArmFailed. An interrupt stops the processes first."""
         self.folder.mkdir(parents=True, exist_ok=True)
         todo = [planned for planned in self.plan.trials if planned.trial.trial_id not in set(already)]
         self.done = len(self.plan.trials) - len(todo)
@@ -110,7 +110,7 @@ class ArmRunner:
 
     def _event(self, trial: Trial, repeat: int, rank: int, status: str, words: str) -> None:
         row = Observation(trial_id=trial.trial_id, repeat=repeat, rank=rank, status=status, message=words)
-        append_event(self.folder / "events.jsonl", row)
+        append_event(self.folder / "events.jsonl", observation_to_json(row) | {"attempt": self.attempt - 1})
 
     def _attempt(self, queue: list[Planned], fresh_repeat: int | None) -> list[Planned]:
         """Run one job over the queue; returns what is left of it."""

@@ -141,6 +141,12 @@ def probe(spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": f"{spec}: probe raised {type(error).__name__}: {error}", "exit_code": 3}
 
 
+def node_rank(environ: Mapping[str, str]) -> int:
+    """This process's number on its node, from the launcher's variables; 0 where none says."""
+    names = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+    return next((int(environ[name]) for name in names if environ.get(name, "").isdigit()), 0)
+
+
 def run_job(job: JobFile, control: Any, rank_n: int, local_ranks: tuple[int, ...], node_rank: int = 0) -> None:
     """Drive the subject through the job's trials and write this process's shard."""
     from auditor.backends.registry import resolve
@@ -255,7 +261,8 @@ def _rank(job_path: str) -> int:
     die_with_parent()
     job = JobFile.load(Path(job_path))
     control = MpiControl()
-    status = guarded(job, control.rank, lambda: run_job(job, control, control.size, (control.rank,), control.node_rank))
+    body = lambda: run_job(job, control, control.size, (control.rank,), node_rank(os.environ))  # noqa: E731
+    status = guarded(job, control.rank, body)
     if status:
         control.abort(status)
     return status

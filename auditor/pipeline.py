@@ -1,0 +1,316 @@
+"""From a config to a verdict: plan, record, analyze, report. What each command of the CLI does, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from auditor import analysis, store
+from auditor.config import Config
+from auditor.errors import AuditError, ConfigError, Unavailable
+from auditor.launch import ArmFailed, ArmRunner
+from auditor.model import Capabilities
+from auditor.mpi_control import launcher_rank_and_size
+from auditor.plan import ArmPlan, Plan, build, multicast_waiver, summary
+from auditor.processes import Server, mpiexec
+
+PROBE_LIMIT = 120.0  # seconds that a backend's probe may take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line says about a run beside its config."""
+
+    out: Path | None = None
+    resume: bool = False
+    as_json: bool = False
+    hang_budget: float = 60.0
+
+
+def run(config: Config, options: RunOptions) -> int:
+    """Run every arm in fresh processes; under an outer launcher, the one arm that was asked for."""
+    launched = launcher_rank_and_size()
+    if launched is not None and launched.size > 1:
+        from auditor import launched_run
+
+        return launched_run.run(config, options)
+    with interruptible():
+        return _run_here(config, options)
+
+
+def _run_here(config: Config, options: RunOptions) -> int:
+    offers = probe_arms(config)
+    plan = build(config, capabilities_of(offers), launcher=None)
+    run_dir, plan = open_run(config, plan, options)
+    failure, interrupted = 0, False
+    try:
+        for arm in plan.arms:
+            if arm.status == "ok":
+                plan, code = _record_arm(run_dir, plan, arm, offers[arm.name].process_model, options)
+                failure = max(failure, code)
+    except KeyboardInterrupt:
+        interrupted = True
+        say(f"interrupted; what was recorded is kept in {run_dir}")
+    return finish(run_dir, options.as_json, interrupted=interrupted, machinery_failed=failure == 3)
+
+
+def _record_arm(run_dir: Path, plan: Plan, arm: ArmPlan, process_model: str, options: RunOptions) -> tuple[Plan, int]:
+    """Record one arm and note in plan.json how it ended."""
+    already = recorded_trials(run_dir, arm.name) if options.resume else ()
+    code, status, reason = 0, "ok", ""
+    with Ticker(arm.name) as tick:
+        runner = ArmRunner(run_dir, arm, process_model, options.hang_budget, tick)
+        try:
+            runner.run(already)
+        except (ArmFailed, Unavailable) as error:
+            code, status, reason = error.exit_code, "failed", str(error)
+            say(str(error))
+    plan = plan.with_status(arm.name, status, reason, describe=read_describe(run_dir, arm.name))
+    plan.save(run_dir)
+    return plan, code
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a backend said of itself in an arm's environment."""
+
+    process_model: str
+    offered: Capabilities | Unavailable
+
+
+def probe_arms(config: Config) -> dict[str, Offer]:
+    """Ask each arm's backend, in a process of its own and in the arm's environment. Arms that multicast bars are not asked."""
+    offers = {}
+    for arm in config.arms:
+        barred = multicast_waiver(arm, os.environ)
+        if barred:
+            offers[arm.name] = Offer("all", Unavailable(barred))
+            continue
+        offers[arm.name] = _probe(arm)
+    return offers
+
+
+def _probe(arm: Any) -> Offer:
+    with contextlib.closing(Server(arm.env, Path(os.devnull))) as server:
+        answer = server.ask({"probe": arm.backend, "options": dict(arm.options)}, PROBE_LIMIT)
+    if "unavailable" in answer:
+        return Offer("all", Unavailable(answer["unavailable"], answer["remedy"]))
+    if "error" in answer:
+        error = ConfigError if answer["exit_code"] == 2 else AuditError
+        raise error(f"arm {arm.name}: {answer['error']}")
+    if answer["process_model"] == "one":
+        try:
+            mpiexec(arm.env)
+        except Unavailable as error:
+            return Offer("one", error)
+    return Offer(answer["process_model"], Capabilities.from_json(answer["capabilities"]))
+
+
+def capabilities_of(offers: Mapping[str, Offer]) -> dict[str, Capabilities | Unavailable]:
+    return {name: offer.offered for name, offer in offers.items()}
+
+
+def open_run(config: Config, plan: Plan, options: RunOptions) -> tuple[Path, Plan]:
+    """Make the run directory (or find it again for --resume) and save the plan in it."""
+    del config
+    if options.resume and options.out is not None:
+        before = Plan.load(options.out)
+        if before.plan_id != plan.plan_id:
+            raise ConfigError(
+                f"{options.out} holds plan {before.plan_id}, this config is plan {plan.plan_id}: not the same run"
+            )
+        plan = plan.with_run_id(before.run_id)
+        run_dir = options.out
+    else:
+        run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{plan.plan_id[:6]}{secrets.token_hex(2)}"
+        plan = plan.with_run_id(run_id)
+        run_dir = options.out if options.out is not None else Path("results") / run_id
+        try:
+            run_dir.mkdir(parents=True, exist_ok=False)
+        except FileExistsError:
+            raise ConfigError(f"{run_dir} exists already; give another --out, or --resume to go on with it") from None
+        except OSError as error:
+            raise ConfigError(f"{run_dir} cannot be made: {error.strerror}") from None
+    plan.save(run_dir)
+    return run_dir, plan
+
+
+def recorded_trials(run_dir: Path, arm: str) -> tuple[str, ...]:
+    """Trials whose every planned repeat is recorded, or that ended in an event; --resume leaves them alone."""
+    with store.RunReader(run_dir) as reader:
+        view = reader.arm(arm)
+        done = []
+        for planned in view.planned:
+            seen = view.observations(planned.trial.trial_id)
+            ended = any(row.status != "ok" for row in seen)
+            if ended or len({row.repeat for row in seen}) >= planned.repeats:
+                done.append(planned.trial.trial_id)
+    return tuple(done)
+
+
+def read_describe(run_dir: Path, arm: str) -> dict[str, Any]:
+    path = run_dir / ".work" / arm / "describe.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def finish(run_dir: Path, as_json: bool, *, interrupted: bool = False, machinery_failed: bool = False) -> int:
+    """Join what was recorded, analyze it, write the report, print the summary; returns the exit code."""
+    store.join(run_dir)
+    with store.RunReader(run_dir) as reader:
+        content = analysis.analyze(reader, interrupted=interrupted, machinery_failed=machinery_failed)
+    analysis.write_findings(run_dir, content)
+    _report(run_dir)
+    shutil.rmtree(run_dir / ".work", ignore_errors=True)
+    _print(run_dir, content, as_json)
+    return int(content["exit_code"])
+
+
+def _report(run_dir: Path) -> Path:
+    from auditor import report
+
+    return report.write(run_dir)
+
+
+def _print(run_dir: Path, content: Mapping[str, Any], as_json: bool) -> None:
+    from auditor.report.summary import summary_lines
+
+    if as_json:
+        click.echo(json.dumps(content, indent=1))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in summary_lines(content, width):
+        click.echo(line)
+    click.echo(f"report: {run_dir / 'report.html'}")
+
+
+def show_plan(config: Config) -> int:
+    """``auditor plan``: trials and waivers, before anything runs."""
+    plan = build(config, capabilities_of(probe_arms(config)), launcher=None)
+    for line in summary(plan):
+        click.echo(line)
+    return 0
+
+
+def analyze_run(run_dir: Path, *, as_json: bool = False) -> int:
+    """``auditor analyze``: findings.json again, from the recorded bytes."""
+    with store.RunReader(run_dir) as reader:
+        content = analysis.analyze(reader)
+        for problem in reader.problems:
+            say(problem)
+        directory = reader.directory
+    analysis.write_findings(directory, content)
+    _print(directory, content, as_json)
+    return int(content["exit_code"])
+
+
+def write_report(run_dir: Path) -> int:
+    """``auditor report``: the page again, from findings.json and the record."""
+    click.echo(str(_report(run_dir)))
+    return 0
+
+
+def show_run(run_dir: Path, *, as_json: bool = False) -> int:
+    """``auditor show``: the summary again."""
+    content = analysis.read_findings(run_dir)
+    _print(run_dir, content, as_json)
+    return int(content["exit_code"])
+
+
+def verify_run(run_dir: Path) -> int:
+    """``auditor verify``: recompute every digest; exit 3 where one does not hold."""
+    problems = store.verify(run_dir)
+    for problem in problems:
+        click.echo(problem)
+    if not problems:
+        click.echo(f"{run_dir}: every recorded byte agrees with its digest")
+    return 3 if problems else 0
+
+
+def join_runs(run_dirs: Sequence[Path], out: Path) -> int:
+    """``auditor join``: arms that ran apart become one run."""
+    store.join_runs(run_dirs, out)
+    return finish(out, as_json=False)
+
+
+def show_backends() -> int:
+    """``auditor backends``."""
+    from auditor.backends.registry import listing
+
+    for entry in listing(probe=True):
+        click.echo(f"{entry.name:12} {entry.status:12} {entry.spec}")
+        for line in (entry.reason, entry.remedy):
+            if line:
+                click.echo(f"{'':12} {line}")
+    return 0
+
+
+def say(text: str) -> None:
+    """One line to the person; standard output stays for results."""
+    click.echo(f"auditor: {text}", err=True)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Treat a polite kill (a batch system's) like Ctrl-C, so that recorded work is kept and closed."""
+
+    def interrupt(_signal: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Ticker:
+    """Progress of one arm: a bar on a terminal, a plain line now and then elsewhere."""
+
+    EVERY = 10.0
+
+    def __init__(self, arm: str) -> None:
+        self.arm, self.started, self.said = arm, time.monotonic(), time.monotonic()
+        self.bar: Any = None
+        self.last = (0, 0)
+
+    def __enter__(self) -> Ticker:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            text = TextColumn("{task.description}")
+            columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("trials"), TimeElapsedColumn())
+            self.bar = Progress(*columns, console=Console(stderr=True))
+            self.bar.start()
+            self.task = self.bar.add_task(self.arm, total=None)
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        self.last = (done, total)
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, total=total)
+        elif time.monotonic() - self.said > self.EVERY:
+            self.said = time.monotonic()
+            self._line()
+
+    def _line(self) -> None:
+        done, total = self.last
+        say(f"arm {self.arm}: {done}/{total} trials, {time.monotonic() - self.started:.1f} s")
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        else:
+            self._line()
