@@ -14,6 +14,7 @@ from auditor.config.records import (
     WORD,
     ArmSpec,
     Config,
+    Exclusion,
     Scope,
     Sweep,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "WORD",
     "ArmSpec",
     "Config",
+    "Exclusion",
     "Scope",
     "Sweep",
     "load",

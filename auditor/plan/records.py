@@ -1,0 +1,166 @@
+"""plan.json: what one run is to do, arm by arm."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from auditor.config import BUILT_IN
+from auditor.errors import EvidenceError
+from auditor.model import Capabilities, Planned, Trial, Waiver
+
+SCHEMA = "auditor-plan/1"
+STATUSES = ("ok", "unavailable", "waived", "failed", "not_run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmPlan:
+    """One arm's part. ``status``: ok where it is to run; ``reason`` says why not. ``describe`` is filled by who starts it."""
+
+    name: str
+    backend: str
+    rank_n: int
+    status: str = "ok"
+    reason: str = ""
+    describe: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    path: str | None = None
+    capabilities: Capabilities | None = None
+    trials: tuple[Planned, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **{key: getattr(self, key) for key in ("name", "backend", "rank_n", "status", "reason", "path")},
+            **{key: dict(getattr(self, key)) for key in ("describe", "options", "env")},
+            "capabilities": self.capabilities.to_json() if self.capabilities else {},
+            "trials": [_planned_to_json(planned) for planned in self.trials],
+            "waivers": [
+                {"arm": w.arm, "reason": w.reason, "kind": w.kind, "scope": dict(w.scope)} for w in self.waivers
+            ],
+        }
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> ArmPlan:
+        """The arm as written; raises EvidenceError where a trial is not the one that its id names."""
+        offer = raw["capabilities"]
+        rest = {key: raw[key] for key in ("name", "backend", "rank_n", "status", "reason", "path")}
+        return ArmPlan(
+            **rest,
+            **{key: raw[key] for key in ("describe", "options", "env")},
+            capabilities=Capabilities.from_json(offer) if offer else None,
+            trials=tuple(_planned_from_json(trial) for trial in raw["trials"]),
+            waivers=tuple(Waiver(**waiver) for waiver in raw["waivers"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one run is to do. ``config``: where it was read from; ``arguments``: what the command line changed in it."""
+
+    title: str
+    arms: tuple[ArmPlan, ...]
+    expect: Mapping[str, Any] = field(default_factory=dict)
+    run_id: str = ""
+    config: str = BUILT_IN
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def plan_id(self) -> str:
+        """First 12 hex digits of SHA-256 of what is to be run; nothing of when, where, or from which file."""
+        keys = ("name", "backend", "rank_n", "options", "env", "path", "trials")
+        arms = [{key: value for key, value in arm.to_json().items() if key in keys} for arm in self.arms]
+        content = {"title": self.title, "expect": dict(self.expect), "arms": arms}
+        return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:12]
+
+    def with_run_id(self, run_id: str) -> Plan:
+        return replace(self, run_id=run_id)
+
+    def with_status(self, arm: str, status: str, reason: str = "", describe: Mapping[str, Any] | None = None) -> Plan:
+        """How one arm ended, and what its backend said of itself."""
+        if status not in STATUSES:
+            raise ValueError(f"{status!r} is none of {', '.join(STATUSES)}")
+        ended = [
+            replace(a, status=status, reason=reason, describe=a.describe if describe is None else describe)
+            if a.name == arm
+            else a
+            for a in self.arms
+        ]
+        return replace(self, arms=tuple(ended))
+
+    def save(self, run_dir: Path) -> None:
+        """Write ``plan.json`` whole or not at all."""
+        path = run_dir / "plan.json"
+        beside = path.with_name(f".plan.{os.getpid()}.tmp")
+        beside.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        os.replace(beside, path)
+
+    @staticmethod
+    def load(run_dir: Path) -> Plan:
+        """Read ``plan.json``. Raises EvidenceError where it is missing, torn, foreign or changed."""
+        path = run_dir / "plan.json"
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise EvidenceError(f"{path}: cannot be read: {error.strerror}; name a run directory") from error
+        except ValueError as error:
+            raise EvidenceError(f"{path}: is not JSON ({error}); restore it from a copy") from error
+        return Plan.from_json(raw if isinstance(raw, dict) else {})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "run_id": self.run_id,
+            "plan_id": self.plan_id,
+            "title": self.title,
+            "config": self.config,
+            "arguments": list(self.arguments),
+            "expect": dict(self.expect),
+            "arms": [arm.to_json() for arm in self.arms],
+        }
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> Plan:
+        """The plan as written. Raises EvidenceError where it is none, or was changed after it was written."""
+        if raw.get("schema") != SCHEMA:
+            raise EvidenceError(
+                f"plan.json: schema {raw.get('schema')!r} is not {SCHEMA!r}; was it written by another tool?"
+            )
+        try:
+            plan = Plan(
+                title=raw["title"],
+                arms=tuple(ArmPlan.from_json(arm) for arm in raw["arms"]),
+                expect=raw["expect"],
+                run_id=raw["run_id"],
+                config=raw.get("config", BUILT_IN),
+                arguments=tuple(raw.get("arguments", ())),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise EvidenceError(
+                f"plan.json: is damaged ({type(error).__name__}: {error}); restore it from a copy"
+            ) from error
+        if raw.get("plan_id") != plan.plan_id:
+            raise EvidenceError(f"plan.json: its content gives plan_id {plan.plan_id}, not {raw.get('plan_id')}")
+        return plan
+
+
+def _planned_to_json(planned: Planned) -> dict[str, Any]:
+    trial = planned.trial
+    rest = {"trial_id": trial.trial_id, "repeats": planned.repeats, "probes": list(planned.probes)}
+    return {**trial.to_json(), **rest}
+
+
+def _planned_from_json(raw: Mapping[str, Any]) -> Planned:
+    fields = {key: value for key, value in raw.items() if key not in ("trial_id", "repeats", "probes")}
+    trial = Trial.from_json(fields)
+    if trial.trial_id != raw["trial_id"]:
+        raise EvidenceError(
+            f"plan.json: trial {raw['trial_id']} has the content of {trial.trial_id}; restore it from a copy"
+        )
+    return Planned(trial=trial, repeats=raw["repeats"], probes=tuple(raw["probes"]))
