@@ -1,6 +1,6 @@
 """Input families: pure functions of (family, seed, rank_n, rank, index), the same on host and device.
 
->>> generate(Family.parse("order_exact:format=binary32"), FORMATS["bfloat16"], seed=7, rank_n=2, rank=0, start=0, stop=4)
+>>> generate(Family.parse("order_exact:format=binary32"), FORMATS["bfloat16"], 7, rank_n=2, rank=0, start=0, stop=4)
 
 Any rank can therefore recompute all ranks' inputs, and the exact sum, without communication. ``rank_n`` and
 ``rank`` count the members that send data (``Trial.active``).

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from auditor.errors import ConfigError
-from auditor.inputs import scaled
+from auditor.inputs import coded, scaled, structured
 from auditor.model import Codes, Family
 from auditor.numerics.formats import Format
 from auditor.numerics.recipes import Recipe, evaluate
@@ -33,6 +33,14 @@ _TABLE: dict[str, Row] = {
     "report132": Row("random sign and mantissa, exponent -4..4: NVSHMEM issue 132", scaled.report132),
     "wide": Row("normal or lognormal draws", scaled.wide, None, ("dist",)),
     "rank_coded": Row("each contributor one bit of the sum", scaled.rank_coded, None, ("pass",)),
+    "position_coded": Row("the send index, in a sum that is exact in every order", None, coded.position_coded),
+    "ties": Row("sums that are ties, near-ties or barely inexact", None, structured.ties, (), 2),
+    "testfloat1": Row("the operand pairs of TestFloat level 1", None, structured.testfloat(1), (), 2),
+    "testfloat2": Row("the operand pairs of TestFloat level 2", None, structured.testfloat(2), (), 2),
+    "specials": Row("NaN, infinities, zeros and range ends at each contributor in turn", None, structured.specials),
+    "constant": Row("one value everywhere", None, coded.constant, ("value",)),
+    "smooth": Row("slowly varying: neighbours resemble each other", None, coded.smooth),
+    "exhaustive": Row("every pair of codes", None, structured.exhaustive, ("chunk",), 2),
 }
 
 FAMILIES: dict[str, str] = {name: row.text for name, row in _TABLE.items()}
