@@ -38,7 +38,7 @@ def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _load(config: Path | None, arm: str | None, backend: str | None, ranks: int | None, settings: Any) -> Any:
+def _load(config: Path | None, backend: str | None, ranks: int | None, settings: Any) -> Any:
     from auditor.config import load
 
     loaded = load(config, settings)
@@ -46,7 +46,7 @@ def _load(config: Path | None, arm: str | None, backend: str | None, ranks: int 
         loaded = loaded.with_backend(backend)
     if ranks:
         loaded = loaded.with_ranks(ranks)
-    return loaded.with_arm(arm) if arm else loaded
+    return loaded
 
 
 @cli.command()
@@ -70,12 +70,15 @@ def run(
     hang_budget: float,
 ) -> int:
     """Plan, record, analyze and report. Without CONFIG: the built-in quickstart."""
-    from auditor import pipeline
+    from auditor import launched_run, pipeline
+    from auditor.mpi_control import launcher_rank_and_size
 
     if resume and out is None:
         raise ConfigError("--resume needs --out DIR: the run directory to go on with")
-    options = pipeline.RunOptions(out=out, resume=resume, as_json=as_json, hang_budget=hang_budget)
-    return pipeline.run(_load(config, arm, backend, ranks, settings), options)
+    options = pipeline.RunOptions(arm=arm, out=out, resume=resume, as_json=as_json, hang_budget=hang_budget)
+    launched = launcher_rank_and_size()
+    start = launched_run.run if launched is not None and launched.size > 1 else pipeline.run
+    return start(_load(config, backend, ranks, settings), options)
 
 
 @cli.command()
@@ -87,7 +90,7 @@ def plan(
     """Print the trials and the waivers of a config before anything runs."""
     from auditor import pipeline
 
-    return pipeline.show_plan(_load(config, arm, backend, ranks, settings))
+    return pipeline.show_plan(_load(config, backend, ranks, settings), arm)
 
 
 @cli.command()

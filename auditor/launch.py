@@ -118,7 +118,7 @@ class ArmRunner:
         job = JobFile(self.run_dir, self.plan.name, self.attempt, trials, fresh_repeat)
         self.attempt += 1
         running = self._start(job)
-        watch = _Watch(job, queue, self)
+        watch = Watch(job, queue, self)
         try:
             ending = watch.until_the_end(running)
         except BaseException:
@@ -144,7 +144,7 @@ class ArmRunner:
         return min(base + moved / SLOWEST_LINK, max(self.hang_budget - self.hung, 0.5))
 
 
-class _Watch:
+class Watch:
     """Supervision of one job."""
 
     def __init__(self, job: JobFile, queue: list[Planned], arm: ArmRunner) -> None:
@@ -161,22 +161,30 @@ class _Watch:
     def until_the_end(self, running: Running) -> Ending | None:
         """Poll until the job ends by itself (its Ending) or is killed as hung or stuck (None)."""
         while (ending := running.ended()) is None:
-            marks = self._marks()
-            if self._hangs(marks) or self._stuck_after_error(marks) or self._never_started(marks):
+            if self.must_end():
                 running.kill()
                 return None
-            self._tell(marks)
             time.sleep(POLL)
         self._tell(self._marks())
         return ending
+
+    def must_end(self) -> bool:
+        """A rank hangs, or waits for one that raised; ``settle`` then says which."""
+        marks = self._marks()
+        self._tell(marks)
+        return self._hangs(marks) or self._stuck_after_error(marks) or self._never_started(marks)
+
+    def finished(self) -> bool:
+        """Every rank has come to its end."""
+        marks = self._marks()
+        return len(marks) == len(self.paths) and all(mark.state == "D" for mark in marks.values())
 
     def _marks(self) -> dict[int, Mark]:
         return {rank: mark for rank, path in enumerate(self.paths) if (mark := read_mark(path)) is not None}
 
     def _tell(self, marks: dict[int, Mark]) -> None:
         self.calls = max((mark.calls for mark in marks.values()), default=0)
-        finished = sum(1 for mark in marks.values() if mark.state == "D") == len(self.paths)
-        at = len(self.queue) if finished else self._position(marks)
+        at = len(self.queue) if self.finished() else self._position(marks)
         self.arm.done = self.base + at
         self.arm.tick(self.arm.done, len(self.arm.plan.trials))
 
@@ -215,7 +223,7 @@ class _Watch:
         """Record what happened and return the trials still to run."""
         marks = self._marks()
         at = self._position(marks)
-        if ending is not None and self._clean(ending, marks):
+        if ending is not None and self.finished() and all(status == 0 for _, status in ending.by_rank):
             return []
         self._failure()
         if self.stuck:
@@ -224,10 +232,6 @@ class _Watch:
             return self._note(at, [(rank, "hang", self._hang_words(marks[rank])) for rank in self.hung])
         assert ending is not None
         return self._note(at, self._crashes(ending, marks))
-
-    def _clean(self, ending: Ending, marks: dict[int, Mark]) -> bool:
-        done = len(marks) == len(self.paths) and all(mark.state == "D" for mark in marks.values())
-        return done and all(status == 0 for _, status in ending.by_rank)
 
     def _failure(self) -> None:
         """A worker's own exception ends the arm: it is not the subject's."""

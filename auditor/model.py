@@ -126,7 +126,8 @@ class Capabilities:
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> Capabilities:
-        return Capabilities(**{k: frozenset(v) if isinstance(v, list) else v for k, v in raw.items()})
+        values: dict[str, Any] = {k: frozenset(v) if isinstance(v, list) else v for k, v in raw.items()}
+        return Capabilities(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +167,8 @@ class Trial:
     """One point of the plan for one arm.
 
     ``active``: which members send data (the others send +0): ``all``, ``pairs`` (element i has the pair of members number
-    i mod C(n,2), in lexicographic order), or positions in the group as ``"0,2"``. A family is asked with ``rank_n`` = number of active
-    members and ``rank`` = the position among them.
+    i mod C(n,2), in lexicographic order), or positions in the group as ``"0,2"``. A family is asked with ``rank_n`` = number
+    of active members and ``rank`` = the position among them.
     ``tiled``: send index i holds the data of index i mod (send_count / tiled); must divide send_count.
     ``inputs``: ``same``, or ``alternate``: repeat j uses seed + j mod 2.
     """

@@ -22,7 +22,6 @@ from auditor.config import Config
 from auditor.errors import AuditError, ConfigError, Unavailable
 from auditor.launch import ArmFailed, ArmRunner
 from auditor.model import Capabilities
-from auditor.mpi_control import launcher_rank_and_size
 from auditor.plan import ArmPlan, Plan, build, multicast_waiver, summary
 from auditor.processes import Server, mpiexec
 
@@ -33,6 +32,7 @@ PROBE_LIMIT = 120.0  # seconds that a backend's probe may take
 class RunOptions:
     """What the command line says about a run beside its config."""
 
+    arm: str | None = None
     out: Path | None = None
     resume: bool = False
     as_json: bool = False
@@ -40,20 +40,15 @@ class RunOptions:
 
 
 def run(config: Config, options: RunOptions) -> int:
-    """Run every arm in fresh processes; under an outer launcher, the one arm that was asked for."""
-    launched = launcher_rank_and_size()
-    if launched is not None and launched.size > 1:
-        from auditor import launched_run
-
-        return launched_run.run(config, options)
+    """Run every arm in fresh processes, or the one that was asked for."""
     with interruptible():
-        return _run_here(config, options)
+        return _run(config, options)
 
 
-def _run_here(config: Config, options: RunOptions) -> int:
-    offers = probe_arms(config)
+def _run(config: Config, options: RunOptions) -> int:
+    offers = probe_arms(config, options.arm)
     plan = build(config, capabilities_of(offers), launcher=None)
-    run_dir, plan = open_run(config, plan, options)
+    run_dir, plan = open_run(plan, options)
     failure, interrupted = 0, False
     try:
         for arm in plan.arms:
@@ -90,10 +85,10 @@ class Offer:
     offered: Capabilities | Unavailable
 
 
-def probe_arms(config: Config) -> dict[str, Offer]:
+def probe_arms(config: Config, only: str | None = None) -> dict[str, Offer]:
     """Ask each arm's backend, in a process of its own and in the arm's environment. Arms that multicast bars are not asked."""
     offers = {}
-    for arm in config.arms:
+    for arm in config.arms if only is None else (config.arm(only),):
         barred = multicast_waiver(arm, os.environ)
         if barred:
             offers[arm.name] = Offer("all", Unavailable(barred))
@@ -122,9 +117,8 @@ def capabilities_of(offers: Mapping[str, Offer]) -> dict[str, Capabilities | Una
     return {name: offer.offered for name, offer in offers.items()}
 
 
-def open_run(config: Config, plan: Plan, options: RunOptions) -> tuple[Path, Plan]:
+def open_run(plan: Plan, options: RunOptions) -> tuple[Path, Plan]:
     """Make the run directory (or find it again for --resume) and save the plan in it."""
-    del config
     if options.resume and options.out is not None:
         before = Plan.load(options.out)
         if before.plan_id != plan.plan_id:
@@ -195,9 +189,9 @@ def _print(run_dir: Path, content: Mapping[str, Any], as_json: bool) -> None:
     click.echo(f"report: {run_dir / 'report.html'}")
 
 
-def show_plan(config: Config) -> int:
+def show_plan(config: Config, arm: str | None) -> int:
     """``auditor plan``: trials and waivers, before anything runs."""
-    plan = build(config, capabilities_of(probe_arms(config)), launcher=None)
+    plan = build(config, capabilities_of(probe_arms(config, arm)), launcher=None)
     for line in summary(plan):
         click.echo(line)
     return 0

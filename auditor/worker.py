@@ -186,8 +186,9 @@ def guarded(job: JobFile, rank: int, body: Any) -> int:
             body()
             return 0
         except Exception as error:
-            words = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-            words["exit_code"] = getattr(error, "exit_code", 3)
+            said = str(error) if isinstance(error, AuditError) else f"{type(error).__name__}: {error}"
+            code = error.exit_code if isinstance(error, AuditError) else 3
+            words = {"error": said, "exit_code": code, "traceback": traceback.format_exc()}
             job.side(rank, "failure").write_text(json.dumps(words))
             return FAILED
         finally:
