@@ -1,0 +1,7 @@
+"""Recorded run -> findings.json. Pure: no subject, no network, years later (DESIGN §3)."""
+
+from auditor.analysis.files import SCHEMA, read_findings, write_findings
+from auditor.analysis.findings import RecordedRun, analyze, exit_code
+from auditor.analysis.reproduce import command
+
+__all__ = ["SCHEMA", "RecordedRun", "analyze", "command", "exit_code", "read_findings", "write_findings"]

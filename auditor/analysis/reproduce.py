@@ -1,0 +1,81 @@
+"""The exact command line that comes back to a finding."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from auditor.config import BUILT_IN
+from auditor.model import Finding, Planned, Verdict
+
+AXES = ("collective", "op", "format", "count", "shift", "send_shift", "recv_shift", "in_place", "root", "group", "seed")
+
+
+def command(plan: Mapping[str, Any], finding: Finding, planned: Sequence[Planned]) -> str:
+    """``auditor run CONFIG --arm NAME --set ...``, quoted for a shell; for what was waived, ``auditor plan`` says it again.
+
+    ``plan``: plan.json's content, with the config's path and the arguments that changed it. ``planned``: the arm's trials. The sweep is
+    narrowed to the finding's scope; what a probe chooses by itself (family, fills, variant) it will choose again.
+    """
+    waived = finding.verdict is Verdict.WAIVED
+    sets = {} if waived else _sets(finding, planned)
+    source = plan.get("config", BUILT_IN)
+    words = ["auditor", "plan" if waived else "run", *([] if source in (None, "", BUILT_IN) else [str(source)])]
+    words += _kept([str(word) for word in plan.get("arguments", ())], sets)
+    if "--backend" not in words:  # that leaves one arm, named after the backend
+        words += ["--arm", finding.arm]
+    for key, value in sets.items():
+        words += ["--set", f"{key}={value}"]
+    return shlex.join(words)
+
+
+def _kept(arguments: Sequence[str], sets: Mapping[str, str]) -> list[str]:
+    """The run's own arguments, less those that ``sets`` replaces."""
+    replaced = set(sets)
+    if replaced & {"sweep.shift", "sweep.send_shift"}:
+        replaced |= {"sweep.shift", "sweep.send_shift", "sweep.recv_shift"}
+    pairs = zip(arguments[::2], arguments[1::2], strict=True)
+    return [w for flag, value in pairs if not (flag == "--set" and _key(value) in replaced) for w in (flag, value)]
+
+
+def _key(text: str) -> str:
+    return ".".join(part.strip() for part in text.partition("=")[0].split("."))
+
+
+def _sets(finding: Finding, planned: Sequence[Planned]) -> dict[str, str]:
+    """Overrides that narrow the sweep and the probes to the finding."""
+    scope = dict(finding.scope)
+    if "send_shift" in scope and scope["send_shift"] == scope.get("recv_shift"):
+        scope["shift"] = scope.pop("send_shift")
+        del scope["recv_shift"]
+    sets = {f"sweep.{axis}": _toml(axis, scope[axis]) for axis in AXES if axis in scope}
+    mine = [one for one in planned if _within(one, finding)]
+    if mine:
+        sets["sweep.repeats"] = str(max(one.repeats for one in mine))
+    names = (
+        [finding.probe] if finding.probe != "harness" else list(dict.fromkeys(n for one in mine for n in one.probes))
+    )
+    return {**sets, "probes.run": json.dumps(names)} if names else sets
+
+
+def _within(planned: Planned, finding: Finding) -> bool:
+    """Whether a trial lies in a finding's scope and was asked for by its probe."""
+    if finding.probe != "harness" and finding.probe not in planned.probes:
+        return False
+    raw = planned.trial.to_json()
+    return all(raw[key] in _values(key, value) for key, value in finding.scope.items() if key in raw)
+
+
+def _values(axis: str, value: Any) -> list[Any]:
+    """A scope's value as a list; one group is itself a list of ranks."""
+    single = not isinstance(value, list | tuple)
+    if axis == "group" and not single:
+        single = not any(item is None or isinstance(item, list | tuple) for item in value)
+    return [list(value) if isinstance(value, tuple) else value] if single else list(value)
+
+
+def _toml(axis: str, value: Any) -> str:
+    values = _values(axis, value)
+    return json.dumps(["all" if item is None else item for item in values], ensure_ascii=False)
