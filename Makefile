@@ -1,0 +1,38 @@
+# make audit: the main job on a fresh machine.  make test: all tests.  Both set everything up in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: audit test check bench clean
+
+audit: .venv/.audit
+	@$(BIN)/auditor run configs/quickstart.toml; code=$$?; \
+	if [ $$code -le 1 ]; then exit 0; fi; exit $$code  # findings (1) are a result, not an error of make
+
+test: .venv/.test
+	$(BIN)/python -m pytest
+
+check: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.test
+	$(BIN)/python benchmarks/host.py
+	$(BIN)/python benchmarks/recording.py
+
+.venv/.python:
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.audit: .venv/.python pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[mpi,fast]'
+	@touch $@
+
+.venv/.test: .venv/.audit
+	$(BIN)/pip install --quiet --editable '.[mpi,fast,dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info
