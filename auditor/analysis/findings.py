@@ -69,7 +69,8 @@ def _arm(view: recorded.RecordedArm, chosen: Mapping[str, probes.Probe]) -> tupl
         if name not in asked:
             continue
         try:
-            found.extend(probe.analyze(view))
+            for one in probe.analyze(view):
+                found.append(one)  # what came before an error is kept
         except Exception as error:  # another probe's findings stay good
             found.append(_failed(view, name, probe.KINDS[0], error))
             failed = True

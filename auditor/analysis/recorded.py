@@ -1,8 +1,8 @@
-"""What the record itself shows, whatever the probes ask: crashes, hangs, errors, refusals, other paths, spoilt inputs, and what is missing."""
+"""What the record itself shows, whatever the probes ask: crashes, hangs, errors, refusals, other paths, spoilt inputs, gaps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from auditor.model import ArmView, Evidence, Finding, Observation, Planned, Trial, Verdict
@@ -55,8 +55,8 @@ def _trouble(view: ArmView, kind: str, words: str, group: Seen) -> Finding:
 def _absences(view: RecordedArm) -> Iterator[Finding]:
     """Arms that were not to run, and waivers: WAIVED, each with its reason."""
     waivers = view.plan.get("waivers", ())
-    if view.status in ("unavailable", "waived", "not_run"):
-        words = {"unavailable": "is not available here", "waived": "is waived", "not_run": "was not run"}[view.status]
+    words = {"unavailable": "is not available here", "waived": "is waived", "not_run": "was not run"}.get(view.status)
+    if words and not waivers:
         claim = f"The arm {view.arm} {words}: {view.reason}."
         yield _bare(view, "unsupported", Verdict.WAIVED, claim, {"rank_n": view.rank_n})
     if view.status == "failed":
@@ -91,7 +91,7 @@ def _missing(view: RecordedArm) -> Iterator[Finding]:
         verdict=Verdict.INCONCLUSIVE,
         claim=claim,
         measure=measure,
-        scope=_scope(trials),
+        scope=scope_of(trials),
         limits="Nothing is said of these trials; go on with --resume.",
     )
 
@@ -165,10 +165,6 @@ def _words(rows: Seen) -> str:
     return f"{text} (rank {listed(ranks)})"
 
 
-def _scope(trials: Sequence[Trial]) -> dict[str, Any]:
-    return scope_of(trials)
-
-
 def _make(
     view: ArmView,
     kind: str,
@@ -207,7 +203,7 @@ def _make(
         verdict=verdict,
         claim=claim,
         measure={key: value for key, value in measure.items() if value not in ([], 0)},
-        scope=_scope(trials),
+        scope=scope_of(trials),
         evidence=evidence,
         limits=limits,
     )

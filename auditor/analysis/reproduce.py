@@ -16,8 +16,8 @@ AXES = ("collective", "op", "format", "count", "shift", "send_shift", "recv_shif
 def command(plan: Mapping[str, Any], finding: Finding, planned: Sequence[Planned]) -> str:
     """``auditor run CONFIG --arm NAME --set ...``, quoted for a shell; for what was waived, ``auditor plan`` says it again.
 
-    ``plan``: plan.json's content, with the config's path and the arguments that changed it. ``planned``: the arm's trials. The sweep is
-    narrowed to the finding's scope; what a probe chooses by itself (family, fills, variant) it will choose again.
+    ``plan``: plan.json's content, with the config's path and the arguments that changed it. ``planned``: the arm's trials.
+    The sweep is narrowed to the finding's scope; what a probe chooses by itself (family, fills, variant) it chooses again.
     """
     waived = finding.verdict is Verdict.WAIVED
     sets = {} if waived else _sets(finding, planned)

@@ -70,6 +70,11 @@ def _override(raw: dict[str, Any], text: str, mistakes: Mistakes) -> None:
     if isinstance(target, list):
         mistakes.lines.append(f"--set {text}: name a key of one arm, as in arm.0.ranks=4{_arm_names(raw, keys)}")
         return
+    if keys in (["sweep", "send_shift"], ["sweep", "recv_shift"]):
+        target.pop("shift", None)  # the two ways to say it exclude each other; the last one said holds
+    if keys == ["sweep", "shift"]:
+        target.pop("send_shift", None)
+        target.pop("recv_shift", None)
     target[keys[-1]] = _value(value.strip())
 
 

@@ -34,7 +34,7 @@ PROBE_KINDS: dict[str, tuple[str, ...]] = {  # DESIGN §5; known names, whether 
     "paths": ("path_difference",),
     "tolerance": ("ulp_bound",),
 }
-HARNESS_KINDS = ("crash", "hang", "backend_error", "unsupported", "path_not_taken", "input_corrupt")
+HARNESS_KINDS = ("crash", "hang", "backend_error", "unsupported", "path_not_taken", "input_corrupt", "not_run")
 KINDS = (*itertools.chain.from_iterable(PROBE_KINDS.values()), *HARNESS_KINDS)
 ALL_PROBES = ("all",)
 Exclusion = tuple[str, Mapping[str, Any]]  # a reason, and the Trial fields to blame
