@@ -113,7 +113,8 @@ class MpiBackend:
         self._raise_planted_failure(call)
 
     def _perform(self, call: Call, comm: Any, datatype: Any, op: Any, send: Window, recv: Window) -> None:
-        source: Message = [_view(send), call.send_count(self._comm.Get_size()), datatype]
+        # mpi4py's count is the received one in all three collectives: for reduce_scatter, too, it is one rank's share.
+        source: Message = [_view(send), call.count, datatype]
         target: Message = [_view(recv), call.count, datatype]
         in_place = recv.buffer is send.buffer
         if call.collective == "all_reduce":
@@ -126,13 +127,12 @@ class MpiBackend:
         elif not in_place:
             comm.Reduce_scatter_block(source, target, op)
         else:
-            self._reduce_scatter_in_place(comm, _view(send), _view(recv), [call.count, datatype], op)
+            self._reduce_scatter_in_place(comm, source, _view(recv), op)
 
-    def _reduce_scatter_in_place(self, comm: Any, whole: Bytes, own: Bytes, message: Message, op: Any) -> None:
-        first = whole[: own.nbytes]
+    def _reduce_scatter_in_place(self, comm: Any, whole: Message, own: Bytes, op: Any) -> None:
+        first = whole[0][: own.nbytes]
         kept = first.copy()
-        # mpi4py takes the count as the *received* one, and does not check that the buffer holds that many from every rank.
-        comm.Reduce_scatter_block(self._mpi.IN_PLACE, [whole, *message], op)
+        comm.Reduce_scatter_block(self._mpi.IN_PLACE, whole, op)
         if comm.Get_rank() != 0:
             own[:] = first
             first[:] = kept

@@ -88,20 +88,28 @@ class PlantedSum:
 
     def add(self, a: Codes, total: Codes) -> None:
         """total = a + total, in place; shape (n,)."""
-        for start in range(0, len(total), BLOCK):
-            part = slice(start, start + BLOCK)
-            total[part] = self._block(a[part], total[part])
-
-    def _block(self, a: Codes, b: Codes) -> Codes:
         if self.fmt.bits == 8:
             table = pair_table(self.fmt.name, self.rounding, self.seed)
-            found: Codes = table[a.astype(np.uint16) << np.uint16(8) | b]
-            return found
-        if self.fmt.bits == 64:
-            return add_reference(self.fmt, a, b, self.rounding, self.seed)
-        return self._by_binary64(a, b)
+            total[:] = table[a.astype(np.uint16) << np.uint16(8) | total]
+        elif self.fmt.bits == 64:
+            total[:] = add_reference(self.fmt, a, total, self.rounding, self.seed)
+        else:
+            self._add_by_binary64(a, total)
 
-    def _by_binary64(self, a: Codes, b: Codes) -> Codes:
+    def _add_by_binary64(self, a: Codes, total: Codes) -> None:
+        left: list[tuple[npt.NDArray[np.intp], Codes]] = []  # where the reference must decide, and what stood there
+        for start in range(0, len(total), BLOCK):
+            part = slice(start, start + BLOCK)
+            codes, hard = self._block(a[part], total[part])
+            if len(hard):
+                left.append((hard + start, total[part][hard]))
+            total[part] = codes
+        if left:  # together: a call of the reference costs as much as thousands of elements
+            at, before = (np.concatenate(column) for column in zip(*left, strict=True))
+            total[at] = add_reference(self.fmt, a[at], before, self.rounding, self.seed)
+
+    def _block(self, a: Codes, b: Codes) -> tuple[Codes, npt.NDArray[np.intp]]:
+        """Codes, and the indices at which they are not to be used."""
         word = odd_sum(as_binary64(self.fmt, a), as_binary64(self.fmt, b))
         negative = word >> np.uint64(63)
         word &= np.uint64((1 << 63) - 1)
@@ -109,16 +117,13 @@ class PlantedSum:
         # magnitude code. A smaller value wraps to a huge one.
         word -= np.uint64((BIAS64 - self.fmt.bias) << MANTISSA64)
         drop = MANTISSA64 - self.fmt.mantissa_bits
-        easy_from = np.uint64(1 << MANTISSA64)  # the smallest normal number
-        easy_span = np.uint64((self.fmt.max_code << drop) - (1 << MANTISSA64))
-        hard = (word - easy_from) >= easy_span
+        easy_from = 1 << MANTISSA64  # the smallest normal number; subnormals have another gap
+        easy_to = self.fmt.max_code << drop
+        hard = np.flatnonzero(word - np.uint64(easy_from) >= np.uint64(easy_to - easy_from))
         word += self._bump(word, negative, drop, a, b)
         word >>= np.uint64(drop)
         word |= negative << np.uint64(self.fmt.bits - 1)
-        codes: Codes = word.astype(self.fmt.dtype)
-        if hard.any():
-            codes[hard] = add_reference(self.fmt, a[hard], b[hard], self.rounding, self.seed)
-        return codes
+        return word.astype(self.fmt.dtype), hard
 
     def _bump(self, word: U64, negative: U64, drop: int, a: Codes, b: Codes) -> Any:
         """What to add before the low ``drop`` bits are cut off; it carries exactly where the magnitude rounds up."""
