@@ -13,7 +13,7 @@ import numpy.typing as npt
 from auditor.backends.simulator.options import Recipe
 from auditor.errors import Unsupported
 from auditor.model import Codes
-from auditor.numerics.exact import FINITE, Sums, exact_sum_reference, exact_sums, exact_sums_of_integers, leading_zeros
+from auditor.numerics.exact import FINITE, Sums, exact_sum_reference, exact_sums, exact_sums_of_integers
 from auditor.numerics.formats import Format
 from auditor.numerics.rounding import round_reference, round_sums
 from auditor.numerics.trees import Tree, evaluate_to_sums
@@ -97,7 +97,9 @@ def _over(sums: Sums, n: int) -> Sums:
     """Sums divided by n, to 64 bits and a sticky bit; exact where the sums have no more than 64 bits. n < 2**32."""
     divisor = np.uint64(n)
     quotient, rest = sums.sig // divisor, sums.sig % divisor
-    shift = np.where(quotient == 0, 0, leading_zeros(quotient)).astype(np.uint64)
+    # sig lies in [2**63, 2**64) and n in [2**(b-1), 2**b): the quotient lacks b - 1 or b leading bits.
+    shift = np.full(len(sums), n.bit_length() - 1, np.uint64)
+    shift += (quotient << shift) < np.uint64(1 << 63)
     quotient = (quotient << shift) | ((rest << shift) // divisor)
     rest = (rest << shift) % divisor
     return _same_kinds(sums, quotient, sums.exp - shift.astype(np.int64), sums.sticky | (rest != 0))
