@@ -178,10 +178,11 @@ def _refused(trial: Trial) -> Exclusion | None:
 
 
 def _check_families(config: Config) -> None:
-    """A family of the config that no format and no arm can take is a mistake. Raises ConfigError, one line each."""
+    """A family of the config that no format and no number of senders can take is a mistake. Raises ConfigError, a line each."""
+    senders = {2, *(arm.ranks for arm in config.arms), *(len(group) for group in config.sweep.group if group)}
     lines = []
     for number, family in enumerate(config.sweep.family or ()):
-        words = [_words(family, name, arm.ranks) for name in config.sweep.format for arm in config.arms]
+        words = [_words(family, name, n) for name in config.sweep.format for n in sorted(senders)]
         if all(words):
             lines.append(f'{config.source}: sweep.family[{number}] = "{family}" cannot be used: {words[0]}')
     if lines:

@@ -24,6 +24,12 @@ def output_bytes(planned: Planned) -> int:
     return planned.repeats * len(planned.trial.members) * call.count * call.fmt.itemsize
 
 
+def fresh_n(planned: Planned) -> int:
+    """How many fresh processes a trial asks for; 0 for every variant but ``fresh:k``."""
+    name, _, argument = planned.trial.variant.partition(":")
+    return int(argument or 1) if name == "fresh" else 0
+
+
 def summary(plan: Plan) -> list[str]:
     """For ``auditor plan``: per arm what each probe asked for, what it costs, and what is waived."""
     head = f"{plan.title} (plan {plan.plan_id})"
@@ -39,7 +45,7 @@ def _lines(arm: ArmPlan) -> Iterator[str]:
     for probe in dict.fromkeys(name for planned in arm.trials for name in planned.probes):
         mine = [planned for planned in arm.trials if probe in planned.probes]
         yield f"  {probe:<14} {_cost(mine)}"
-    if fresh := max((p.repeats for p in arm.trials if p.trial.variant.startswith("fresh")), default=0):
+    if fresh := max((fresh_n(planned) for planned in arm.trials), default=0):
         yield f"  fresh processes: the arm is started {fresh} more times"
     for waiver in arm.waivers:
         scope = ", ".join(f"{key} {json.dumps(value)}" for key, value in waiver.scope.items())
