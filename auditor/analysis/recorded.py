@@ -80,7 +80,7 @@ def _missing(view: RecordedArm) -> Iterator[Finding]:
     if not absent and not short:
         return
     parts = [f"{len(absent)} of {plural(len(view.planned), 'planned trial')} were not reached"] if absent else []
-    parts += [f"{plural(len(short), 'trial')} lack repeats or ranks"] if short else []
+    parts += [f"{plural(len(short), 'trial')} ended short of repeats or ranks"] if short else []
     claim = f"The arm {view.arm} was interrupted before its end: {' and '.join(parts)}."
     trials = [planned.trial for planned in (*absent, *short)]
     measure = {"trials": len(trials), "not_reached": len(absent), "cut_short": len(short), "planned": len(view.planned)}
