@@ -70,15 +70,16 @@ def check_world(size: int, library: str, environ: Mapping[str, str] | None = Non
 
     The usual cause: a Python whose mpi4py loads one MPI, started by the mpiexec of another. Each process is then rank 0 of 1.
     """
-    claims = list(_claims(os.environ if environ is None else environ))
+    environ = os.environ if environ is None else environ
+    claims = list(_claims(environ))
     if not claims or any(claim.size == size for claim in claims):
         return
     claim = claims[0]
     each = f"; all {claim.size} processes believe to be rank 0 of 1" if size == 1 else ""
     raise ConfigError(
         f"launcher mismatch: {claim.launcher} started {claim.size} processes, but {library} sees a world of {size}{each}; "
-        f"start with the mpiexec of that library ({os.path.join(sys.prefix, 'bin', 'mpiexec')} for a wheel), "
-        "or set MPI4PY_LIBMPI to the launcher's libmpi"
+        "start with the mpiexec that belongs to that library, or set MPI4PY_LIBMPI to the launcher's libmpi "
+        f"(now {environ.get('MPI4PY_LIBMPI') or 'not set'})"
     )
 
 
@@ -157,7 +158,7 @@ class MpiControl:
         world = self.mpi.COMM_WORLD
         self.rank: int = world.Get_rank()
         self.size: int = world.Get_size()
-        check_world(self.size, _first_line_of(self.mpi.Get_library_version()))
+        check_world(self.size, _short_name(self.mpi.Get_library_version()))
         self._comm = world.Dup()
         if self.size > 1:
             abort_job_on_uncaught_exception(self.mpi)
@@ -184,5 +185,6 @@ class MpiControl:
             self._comm.Free()
 
 
-def _first_line_of(text: str) -> str:
-    return text.strip("\0 \n").splitlines()[0].strip() if text.strip("\0 \n") else "MPI"
+def _short_name(text: str) -> str:
+    first = text.strip("\0 \n").partition("\n")[0]
+    return first.partition(",")[0].strip() or "MPI"  # Open MPI goes on with who built it
