@@ -26,7 +26,8 @@ class Split:
     ``finite``: the sum is finite (NaN and infinities: other fields are zero, see ``special``).
     ``lo``: magnitude code at or below |x| (code dtype of the format); the neighbour above is ``lo + 1``; never above
     ``max_code``.
-    ``rem``: floor of (|x| - lo) / gap in units of 2**-64, uint64; ``sticky``: more non-zero bits lie below.
+    ``rem``: floor of (|x| - lo) / gap in units of 2**-64, uint64; ``sticky``: more non-zero bits lie below. Sums carry their
+    64 leading bits, so of a sum with more (then it is sticky) the 64 - precision upper bits of rem are true.
     ``past_max``: |x| lies at or above the value that max_code + 1 ulp would have; then lo = max_code, rem = 2**64 - 1,
     sticky.
     ``special``: code of the result where it does not depend on rounding a non-zero value: NaN, infinities; 0 elsewhere.
@@ -169,7 +170,8 @@ def up_by_mode(mode: str, split: Split) -> Bools:
 def up_by_noise(split: Split, noise: npt.NDArray[np.uint64]) -> Bools:
     """Whether rem + noise >= 1, noise in units of 2**-64 (so under 1). Shape (n,).
 
-    Noise is a whole number of units, so what lies below rem's last unit (``sticky``) cannot decide. Past the maximum,
+    Noise is a whole number of units, so what lies below rem's last true bit (``sticky``) cannot decide: exact for every sum
+    of at most 64 significant bits, and for any sum where the noise is a multiple of 2**-(64 - precision). Past the maximum
     rem is 1 or more.
     """
     return (split.rem + noise < noise) | split.past_max
