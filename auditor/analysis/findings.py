@@ -38,7 +38,8 @@ def analyze(
 
     A probe that fails leaves an INCONCLUSIVE finding and counts as failed machinery; the others still run.
     """
-    chosen = {name: probes.get(name) for name in probes.PROBES} if known is None else known
+    asked = {name for arm in reader.arm_names for planned in reader.arm(arm).planned for name in planned.probes}
+    chosen = {name: probes.get(name) for name in probes.PROBES if name in asked} if known is None else known
     found: list[Finding] = []
     broken = False
     for name in reader.arm_names:

@@ -47,9 +47,10 @@ def build(
 
     ``capabilities``: by arm name; an arm that is missing was not asked and will not run. ``launcher``: the outer
     launcher's name, where there is one. ``memory``: bytes of this machine. ``local_n``: ranks on this machine (None:
-    all of the arm's). Raises ConfigError where a family of the config is refused everywhere.
+    all of the arm's). ``probes``: their plans by name (this version's, where left out).
+    Raises ConfigError where a family of the config is refused everywhere.
     """
-    chosen, absent = _chosen(config, probes if probes is not None else implemented())
+    chosen, absent = _chosen(config, probes)
     _check_families(config)
     limits = _Limits(launcher, memory if memory is not None else machine_memory(), local_n)
     surroundings = os.environ if environ is None else environ
@@ -68,15 +69,12 @@ def build(
     )
 
 
-def implemented() -> dict[str, PlanOf]:
-    """The planning half of every probe of this version."""
-    return {name: probes.get(name).plan for name in probes.PROBES}
-
-
-def _chosen(config: Config, known: Mapping[str, PlanOf]) -> tuple[dict[str, PlanOf], tuple[str, ...]]:
-    """The probes that were asked for and exist, and those that do not exist yet."""
-    names = tuple(known) if config.probes == ALL_PROBES else config.probes
-    return {name: known[name] for name in names if name in known}, tuple(n for n in names if n not in known)
+def _chosen(config: Config, known: Mapping[str, PlanOf] | None) -> tuple[dict[str, PlanOf], tuple[str, ...]]:
+    """The planning half of the probes that were asked for and exist, and the names of those that do not exist yet."""
+    here = probes.PROBES if known is None else known
+    names = tuple(here) if config.probes == ALL_PROBES else config.probes
+    plans = {n: probes.get(n).plan if known is None else known[n] for n in names if n in here}
+    return plans, tuple(n for n in names if n not in here)
 
 
 @dataclass(frozen=True, slots=True)
