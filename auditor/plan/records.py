@@ -79,6 +79,13 @@ class Plan:
         content = {"title": self.title, "expect": dict(self.expect), "arms": arms}
         return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:12]
 
+    def arm(self, name: str) -> ArmPlan:
+        """The part of one arm. Raises EvidenceError."""
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise EvidenceError(f"plan.json: no arm {name!r}; it has {', '.join(arm.name for arm in self.arms)}")
+
     def with_run_id(self, run_id: str) -> Plan:
         return replace(self, run_id=run_id)
 
