@@ -188,7 +188,7 @@ def test_a_trial_that_ended_in_an_error_is_not_called_interrupted() -> None:
         ("unavailable", "WAIVED", "unsupported", "The arm a is not available here: no libnccl; pip install it."),
         ("waived", "WAIVED", "unsupported", "The arm a is waived: no libnccl; pip install it."),
         ("not_run", "WAIVED", "unsupported", "The arm a was not run: no libnccl; pip install it."),
-        ("failed", "INCONCLUSIVE", "not_run", "The arm a was not run to its end: no libnccl; pip install it."),
+        ("failed", "INCONCLUSIVE", "not_run", "The arm a failed (no libnccl; pip install it)."),
     ],
 )
 def test_an_arm_that_did_not_run_is_a_finding_with_its_reason(status: str, verdict: str, kind: str, words: str) -> None:
@@ -328,6 +328,19 @@ def test_the_command_narrows_the_sweep_to_the_scope() -> None:
         "auditor run 'my configs/b300.toml' --arm 'b 300' --set 'sweep.format=[\"bfloat16\"]' --set 'sweep.count=[1026]' "
         "--set 'sweep.shift=[1]' --set 'probes.run=[\"tail\"]'"
     )
+
+
+def test_only_a_part_of_an_axis_is_narrowed() -> None:
+    """A whole axis is left alone; so is a count that the probe made itself, which another count might not lead to."""
+    sweep = {"format": ["bfloat16"], "count": [3, 1026], "send_shift": [0, 1], "recv_shift": [0, 1], "repeats": 5}
+    scope = {"format": "bfloat16", "count": 1024, "send_shift": 1, "recv_shift": [0, 1], "in_place": False}
+    text = command({"sweep": {**sweep, "in_place": [False, True]}}, a_finding(**scope), [])
+    assert shlex.split(text)[4:] == [
+        *("--set", "sweep.in_place=[false]", "--set", "sweep.send_shift=[1]", "--set", "sweep.recv_shift=[0, 1]"),
+        *("--set", 'probes.run=["tail"]'),
+    ]
+    assert "sweep.repeats" not in command({"sweep": sweep}, a_finding(), [one(repeats=5, probe="tail")])
+    assert "sweep.repeats=20" in command({"sweep": sweep}, a_finding(), [one(repeats=20, probe="tail")])
 
 
 def test_the_built_in_config_has_no_path_and_the_run_s_own_arguments_are_kept() -> None:

@@ -264,7 +264,7 @@ def test_the_file_has_the_shape_that_readers_expect() -> None:
     cfg = config(arm(env={"A": "1"}, path="RING", options={"k": 1}), format=("bfloat16", "binary16"))
     offer = Capabilities.from_json({**ALL.to_json(), "formats": ["bfloat16"]})
     raw = planned(cfg, offer=offer, run_id="r1").to_json()
-    assert set(raw) == {"schema", "run_id", "plan_id", "title", "config", "arguments", "expect", "arms"}
+    assert set(raw) == {"schema", "run_id", "plan_id", "title", "config", "arguments", "sweep", "expect", "arms"}
     assert (raw["schema"], raw["run_id"], raw["config"]) == ("auditor-plan/1", "r1", "c.toml")
     (one,) = raw["arms"]
     assert set(one) == {

@@ -59,8 +59,6 @@ def _absences(view: RecordedArm) -> Iterator[Finding]:
     if words and not waivers:
         claim = f"The arm {view.arm} {words}: {view.reason}."
         yield _bare(view, "unsupported", Verdict.WAIVED, claim, {"rank_n": view.rank_n})
-    if view.status == "failed":
-        yield _bare(view, "not_run", Verdict.INCONCLUSIVE, f"The arm {view.arm} was not run to its end: {view.reason}.")
     for waiver in waivers:
         claim = f"Waived: {waiver['reason']}."
         yield _bare(view, waiver.get("kind", "unsupported"), Verdict.WAIVED, claim, waiver.get("scope", {}))
@@ -77,11 +75,13 @@ def _missing(view: RecordedArm) -> Iterator[Finding]:
             absent.append(planned)
         elif len(seen) < whole and all(one.status == "ok" for one in seen):
             short.append(planned)
-    if not absent and not short:
+    failed = view.status == "failed"
+    if not absent and not short and not failed:
         return
     parts = [f"{len(absent)} of {plural(len(view.planned), 'planned trial')} were not reached"] if absent else []
     parts += [f"{plural(len(short), 'trial')} ended short of repeats or ranks"] if short else []
-    claim = f"The arm {view.arm} was interrupted before its end: {' and '.join(parts)}."
+    what = f"failed ({view.reason.rstrip('.')})" if failed else "was interrupted before its end"
+    claim = f"The arm {view.arm} {what}{': ' if parts else ''}{' and '.join(parts)}."
     trials = [planned.trial for planned in (*absent, *short)]
     measure = {"trials": len(trials), "not_reached": len(absent), "cut_short": len(short), "planned": len(view.planned)}
     yield Finding(
@@ -92,7 +92,7 @@ def _missing(view: RecordedArm) -> Iterator[Finding]:
         claim=claim,
         measure=measure,
         scope=scope_of(trials),
-        limits="Nothing is said of these trials; go on with --resume.",
+        limits="Nothing is said of these trials; go on with --resume." if trials else "",
     )
 
 

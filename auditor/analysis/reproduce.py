@@ -10,17 +10,18 @@ from typing import Any
 from auditor.config import BUILT_IN
 from auditor.model import Finding, Planned, Verdict
 
-AXES = ("collective", "op", "format", "count", "shift", "send_shift", "recv_shift", "in_place", "root", "group", "seed")
+AXES = ("collective", "op", "format", "count", "send_shift", "recv_shift", "in_place", "root", "group", "seed")
 
 
 def command(plan: Mapping[str, Any], finding: Finding, planned: Sequence[Planned]) -> str:
     """``auditor run CONFIG --arm NAME --set ...``, quoted for a shell; for what was waived, ``auditor plan`` says it again.
 
-    ``plan``: plan.json's content, with the config's path and the arguments that changed it. ``planned``: the arm's trials.
-    The sweep is narrowed to the finding's scope; what a probe chooses by itself (family, fills, variant) it chooses again.
+    ``plan``: plan.json's content, with the config's path, the arguments that changed it and the axes. ``planned``: the arm's
+    trials. The sweep is narrowed to the finding's scope where that is a part of an axis; what a probe chooses by itself
+    (family, fills, variant, a count or shift of its own) it chooses again.
     """
     waived = finding.verdict is Verdict.WAIVED
-    sets = {} if waived else _sets(finding, planned)
+    sets = {} if waived else _sets(finding, planned, plan.get("sweep", {}))
     source = plan.get("config", BUILT_IN)
     words = ["auditor", "plan" if waived else "run", *([] if source in (None, "", BUILT_IN) else [str(source)])]
     words += _kept([str(word) for word in plan.get("arguments", ())], sets)
@@ -44,20 +45,36 @@ def _key(text: str) -> str:
     return ".".join(part.strip() for part in text.partition("=")[0].split("."))
 
 
-def _sets(finding: Finding, planned: Sequence[Planned]) -> dict[str, str]:
+def _sets(finding: Finding, planned: Sequence[Planned], sweep: Mapping[str, Any]) -> dict[str, str]:
     """Overrides that narrow the sweep and the probes to the finding."""
-    scope = dict(finding.scope)
-    if "send_shift" in scope and scope["send_shift"] == scope.get("recv_shift"):
-        scope["shift"] = scope.pop("send_shift")
-        del scope["recv_shift"]
-    sets = {f"sweep.{axis}": _toml(axis, scope[axis]) for axis in AXES if axis in scope}
+    scope = {axis: _values(axis, finding.scope[axis]) for axis in AXES if axis in finding.scope}
+    sets = {f"sweep.{axis}": _toml(values) for axis, values in scope.items() if _is_part(values, sweep.get(axis))}
+    sets = _with_shifts(sets, scope)
     mine = [one for one in planned if _within(one, finding)]
-    if mine:
-        sets["sweep.repeats"] = str(max(one.repeats for one in mine))
+    repeats = max((one.repeats for one in mine), default=0)
+    if repeats > sweep.get("repeats", 0):  # another probe asked for more repeats of the same trials
+        sets["sweep.repeats"] = str(repeats)
     names = (
         [finding.probe] if finding.probe != "harness" else list(dict.fromkeys(n for one in mine for n in one.probes))
     )
     return {**sets, "probes.run": json.dumps(names)} if names else sets
+
+
+def _is_part(values: Sequence[Any], axis: Sequence[Any] | None) -> bool:
+    """Whether the values narrow the axis (None: it is not known, so they are said)."""
+    return axis is None or (all(value in axis for value in values) and any(value not in values for value in axis))
+
+
+def _with_shifts(sets: dict[str, str], scope: Mapping[str, list[Any]]) -> dict[str, str]:
+    """One key for both shifts where they are alike, else both: one alone would leave the other at 0."""
+    pair = ("sweep.send_shift", "sweep.recv_shift")
+    if not any(key in sets for key in pair):
+        return sets
+    rest = {key: value for key, value in sets.items() if key not in pair}
+    send, recv = scope.get("send_shift", [0]), scope.get("recv_shift", [0])
+    if send == recv:
+        return {**rest, "sweep.shift": _toml(send)}
+    return {**rest, pair[0]: _toml(send), pair[1]: _toml(recv)}
 
 
 def _within(planned: Planned, finding: Finding) -> bool:
@@ -76,6 +93,5 @@ def _values(axis: str, value: Any) -> list[Any]:
     return [list(value) if isinstance(value, tuple) else value] if single else list(value)
 
 
-def _toml(axis: str, value: Any) -> str:
-    values = _values(axis, value)
+def _toml(values: Sequence[Any]) -> str:
     return json.dumps(["all" if item is None else item for item in values], ensure_ascii=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from auditor import inputs, layout, probes
-from auditor.config import ALL_PROBES, ArmSpec, Config, Exclusion, Scope
+from auditor.config import ALL_PROBES, ArmSpec, Config, Exclusion, Scope, Sweep
 from auditor.errors import ConfigError, Unavailable
 from auditor.model import COLLECTIVES, OPS, Capabilities, Family, Planned, Trial, Waiver
 from auditor.numerics.formats import FORMATS
@@ -66,7 +66,20 @@ def build(
         run_id=run_id,
         config=config.source,
         arguments=config.arguments,
+        sweep=_axes(config.sweep),
     )
+
+
+def _axes(sweep: Sweep) -> dict[str, Any]:
+    """The axes in JSON's terms, under the Trial's field names."""
+    names = ("collective", "op", "format", "count", "in_place", "root", "seed")
+    return {
+        **{name: list(getattr(sweep, name)) for name in names},
+        "send_shift": sorted({send for send, _ in sweep.shift}),
+        "recv_shift": sorted({recv for _, recv in sweep.shift}),
+        "group": [None if group is None else list(group) for group in sweep.group],
+        "repeats": sweep.repeats,
+    }
 
 
 def _chosen(config: Config, known: Mapping[str, PlanOf] | None) -> tuple[dict[str, PlanOf], tuple[str, ...]]:

@@ -62,7 +62,10 @@ class ArmPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one run is to do. ``config``: where it was read from; ``arguments``: what the command line changed in it."""
+    """What one run is to do. ``config``: where it was read from; ``arguments``: what the command line changed in it.
+
+    ``sweep``: the axes' values under the Trial's field names, so that a finding's scope can be told from the whole axis.
+    """
 
     title: str
     arms: tuple[ArmPlan, ...]
@@ -70,6 +73,7 @@ class Plan:
     run_id: str = ""
     config: str = BUILT_IN
     arguments: tuple[str, ...] = ()
+    sweep: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def plan_id(self) -> str:
@@ -128,6 +132,7 @@ class Plan:
             "title": self.title,
             "config": self.config,
             "arguments": list(self.arguments),
+            "sweep": dict(self.sweep),
             "expect": dict(self.expect),
             "arms": [arm.to_json() for arm in self.arms],
         }
@@ -147,6 +152,7 @@ class Plan:
                 run_id=raw["run_id"],
                 config=raw.get("config", BUILT_IN),
                 arguments=tuple(raw.get("arguments", ())),
+                sweep=raw.get("sweep", {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EvidenceError(
