@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -127,6 +127,7 @@ def _class_at(spec: str, name: str = "") -> type[Backend]:
 def _module(module_name: str, label: str) -> Any:
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)  # at the end: a file here never hides an installed module
+    invalidate_caches()  # the file may have been written since the directory was last looked at
     try:
         return import_module(module_name)
     except ModuleNotFoundError as error:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 from auditor.backends.registry import gaps
+from auditor.errors import ConfigError
 from auditor.model import World
 from auditor.testing.bench import Subject, one_process_world
 from auditor.testing.checks import CHECKS
@@ -26,19 +27,27 @@ LINES = 20  # of one check; what is over is counted
 
 
 def check_backend(
-    cls: type[Any], options: Mapping[str, Any] | None = None, ranks: int = 2, *, world: World | None = None
+    cls: type[Any],
+    options: Mapping[str, Any] | None = None,
+    ranks: int = 2,
+    *,
+    world: World | None = None,
+    checks: Collection[str] = tuple(CHECKS),
 ) -> list[str]:
     """Every discrepancy of a backend class from the contract, one line each; empty: none was found.
 
     ``world``: needed for ``process_model`` "one" with more than one rank: start the kit in every process under the launcher,
-    each with its own. Raises Unavailable where the backend cannot run here, ConfigError where ``world`` is missing.
+    each with its own. ``checks``: names of :data:`CHECKS`. Raises Unavailable where the backend cannot run here, ConfigError
+    where ``world`` is missing or there is no such check.
     """
+    if unknown := set(checks) - set(CHECKS):
+        raise ConfigError(f"there is no check {', '.join(sorted(unknown))}; there are {', '.join(CHECKS)}")
     if missing := gaps(cls):
         return [f"contract: {line}" for line in missing]
     subject = Subject(cls, dict(options or {}), world or one_process_world(cls, ranks))
     found: list[str] = []
-    for name, check in CHECKS.items():
-        lines = [f"{name}: {line}" for line in _collected(check, subject)]
+    for name in (name for name in CHECKS if name in checks):
+        lines = [f"{name}: {line}" for line in _collected(CHECKS[name], subject)]
         found += [*lines[:LINES], f"{name}: and {len(lines) - LINES} more"] if len(lines) > LINES else lines
         if lines and name in ("probe", "arrays"):
             return found  # nothing below can be judged
@@ -80,7 +89,7 @@ class BackendConformance:
         self._check("lifecycle")
 
     def _check(self, name: str) -> None:
-        for ranks in self.ranks:
+        for ranks in self.ranks[:1] if name == "imports" else self.ranks:
             subject = Subject(self.backend, dict(self.options), one_process_world(self.backend, ranks))
             _demand([f"{ranks} ranks: {line}" for line in _collected(CHECKS[name], subject)])
 

@@ -108,7 +108,7 @@ class Bench:
             if send or recv:
                 (execute or self.backend.run)(case.call, send, recv)
         except Exception as error:
-            yield f"{case}: raised {type(error).__name__}: {error}, though the capabilities allow the call"
+            yield f"{case}: raised {said(error)}, though the capabilities allow the call"
             return
         yield from self.compare(case, send, recv)
 
@@ -201,6 +201,11 @@ def plain_case(capabilities: Capabilities) -> Case:
     return Case(Call(collective=collective, op=op, format=min(capabilities.formats), count=64), 0, 0, False)
 
 
+def said(error: Exception) -> str:
+    """An exception in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def _range(window: Window) -> slice:
     return slice(window.offset, window.offset + window.nbytes)
 
@@ -229,10 +234,12 @@ def _noise(n: int, arena: int) -> Bytes:
 
 
 def _terms(op: str, members: int, position: int, n: int, salt: int) -> npt.NDArray[Any]:
-    """What one member sends, 0 to 3. A sum has one contributor an element, so that it is exact everywhere."""
-    if op == "sum":
-        return np.where(_hash(n, 2, salt) % members == position, 1 + _hash(n, 3, salt) % 3, 0)
-    return 1 + _hash(n, 4, salt) % 2 if op == "avg" else 1 + _hash(n, 5, salt, position) % 3
+    """What one member sends, 0 to 3. A sum has two contributors an element and at most 6, which every format holds."""
+    if op != "sum":
+        return 1 + _hash(n, 4, salt) % 2 if op == "avg" else 1 + _hash(n, 5, salt, position) % 3
+    first = _hash(n, 2, salt) % members
+    second = (first + 1 + _hash(n, 3, salt) % max(members - 1, 1)) % members
+    return np.where((first == position) | (second == position), 1 + _hash(n, 6, salt, position) % 3, 0)
 
 
 def _result(op: str, members: int, n: int, salt: int) -> npt.NDArray[Any] | None:
@@ -250,8 +257,9 @@ def _result(op: str, members: int, n: int, salt: int) -> npt.NDArray[Any] | None
 
 
 def _encode(fmt: Format, values: npt.NDArray[Any]) -> Codes:
-    one, two = fmt.power_of_two(0), fmt.power_of_two(1)
-    codes: Codes = np.array([0, one, two, two | 1 << (fmt.mantissa_bits - 1)], fmt.dtype)[values]
+    leads = [value.bit_length() - 1 for value in range(1, 7)]
+    table = [fmt.power_of_two(e) | (v - (1 << e)) << (fmt.mantissa_bits - e) for v, e in enumerate(leads, 1)]
+    codes: Codes = np.array([0, *table], fmt.dtype)[values]
     return codes
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from auditor.errors import AuditError
 from auditor.model import COLLECTIVES, FEATURES, OPS, Call, Capabilities, Window
 from auditor.numerics.formats import FORMATS
-from auditor.testing.bench import Bench, Case, Subject, cases, plain_case
+from auditor.testing.bench import Bench, Case, Subject, cases, plain_case, said
 
 VENDORS = ("mpi4py", "cupy", "cuda", "nccl", "nvshmem", "torch", "jax", "pynvml", "h5py", "numba")
 VERBS = {
@@ -136,7 +136,7 @@ def _features(subject: Subject) -> Iterator[str]:
             try:
                 lines = list(EXERCISES[feature](bench, case))
             except Exception as error:
-                lines = [f"raised {type(error).__name__}: {error}"]
+                lines = [f"raised {said(error)}"]
             yield from (f"{feature}: {line}" for line in lines)
 
 
@@ -207,7 +207,7 @@ def _lifecycle(subject: Subject) -> Iterator[str]:
             backend.close()
             backend.close()
         except Exception as error:
-            yield f"close() {'after' if allocated else 'without'} allocate, twice: raised {type(error).__name__}: {error}"
+            yield f"close() {'after' if allocated else 'without'} allocate, twice: raised {said(error)}"
 
 
 CHECKS: dict[str, Callable[[Subject], Iterator[str]]] = {
