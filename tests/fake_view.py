@@ -42,19 +42,22 @@ class FakeView:
         self._trials = {p.trial.trial_id: p for p in self.planned}
         self._make, self._details = output, details
         self._outputs: dict[tuple[str, int, int], Codes] = {}
+        self._seen: dict[str, list[Observation]] = {}
 
     def observations(self, trial_id: str) -> list[Observation]:
         planned = self._trials.get(trial_id)
         if planned is None:
             return []
-        points = [(repeat, rank) for repeat in range(planned.repeats) for rank in sorted(planned.trial.members)]
-        return [self._observation(planned.trial, repeat, rank) for repeat, rank in points]
+        if trial_id not in self._seen:
+            points = [(repeat, rank) for repeat in range(planned.repeats) for rank in sorted(planned.trial.members)]
+            self._seen[trial_id] = [self._observation(trial_id, planned.trial, *point) for point in points]
+        return self._seen[trial_id]
 
-    def _observation(self, trial: Trial, repeat: int, rank: int) -> Observation:
+    def _observation(self, trial_id: str, trial: Trial, repeat: int, rank: int) -> Observation:
         more = dict(self._details(trial, repeat, rank)) if self._details else {}
         if more.get("status", "ok") == "ok" and "digest" not in more:
-            more["digest"] = hashlib.sha256(self.output(trial.trial_id, repeat, rank).tobytes()).hexdigest()
-        return Observation(**{"trial_id": trial.trial_id, "repeat": repeat, "rank": rank, "status": "ok", **more})
+            more["digest"] = hashlib.sha256(self.output(trial_id, repeat, rank).tobytes()).hexdigest()
+        return Observation(**{"trial_id": trial_id, "repeat": repeat, "rank": rank, "status": "ok", **more})
 
     def output(self, trial_id: str, repeat: int, rank: int) -> Codes:
         if trial_id not in self._trials:

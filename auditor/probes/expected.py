@@ -6,6 +6,7 @@ Memory is bounded: a trial of 2**24 elements is never held whole.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ _cache: OrderedDict[tuple[Any, ...], Block] = OrderedDict()
 def _key(trial: Trial, repeat: int, start: int, stop: int) -> tuple[Any, ...]:
     """Everything that the data of a block depend on, and nothing else."""
     call = trial.call
-    shape = (call.format, trial.rank_n, call.group, trial.send_count, trial.active, trial.tiled)
+    period = trial.send_count if trial.tiled > 1 else 0
+    shape = (call.format, trial.rank_n, call.group, period, trial.active, trial.tiled)
     return (str(trial.family), trial.seed_of(repeat), *shape, start, stop)
 
 
@@ -80,6 +82,36 @@ def blocks(trial: Trial, repeat: int, rank: int) -> Iterator[tuple[slice, Block]
     """(slice of the rank's output, data of the sums that land there), in order."""
     for part, start, stop in spans(trial, rank):
         yield part, block(trial, repeat, start, stop)
+
+
+def gather(trial: Trial, repeat: int, send_indices: npt.NDArray[np.int64]) -> list[Codes]:
+    """Every member's codes at ascending send indices, in group order; shape (n,) each."""
+    parts: list[tuple[Codes, ...]] = []
+    for start in range(0, trial.send_count, BLOCK):
+        stop = min(start + BLOCK, trial.send_count)
+        low, high = np.searchsorted(send_indices, (start, stop))
+        if low < high:
+            data = block(trial, repeat, start, stop)
+            parts.append(tuple(term[send_indices[low:high] - start] for term in data.terms))
+    if not parts:
+        return [np.empty(0, trial.call.fmt.dtype) for _ in trial.members]
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+_digests: OrderedDict[tuple[Any, ...], str] = OrderedDict()
+
+
+def nearest_digest(trial: Trial, repeat: int, rank: int) -> str:
+    """SHA-256 hex of the correctly rounded output of one receiver: equal digests need no further look."""
+    key = _key(trial, repeat, *inputs.receiver_range(trial, rank))
+    if key not in _digests:
+        digest = hashlib.sha256()
+        for _, data in blocks(trial, repeat, rank):
+            digest.update(nearest_code(trial, data).tobytes())
+        _digests[key] = digest.hexdigest()
+        while len(_digests) > 4096:
+            _digests.popitem(last=False)
+    return _digests[key]
 
 
 def own_codes(trial: Trial, repeat: int, rank: int) -> Codes:
