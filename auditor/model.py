@@ -25,7 +25,7 @@ OPS = ("sum", "avg", "min", "max")
 FEATURES = ("groups", "history", "recreate", "graph", "registration", "queue", "timing", "path")
 FILLS = ("zero", "finite", "huge", "nan")  # and random:k, trigger:A, trigger:B
 PREFILLS = ("snan_a", "snan_b", "finite")
-STATUSES = ("ok", "error", "crash", "hang", "unsupported")
+STATUSES = ("ok", "error", "crash", "hang", "unsupported", "skipped")
 
 
 class Verdict(StrEnum):

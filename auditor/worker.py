@@ -149,6 +149,7 @@ def node_rank(environ: Mapping[str, str]) -> int:
 
 def run_job(job: JobFile, control: Any, rank_n: int, local_ranks: tuple[int, ...], node_rank: int = 0) -> None:
     """Drive the subject through the job's trials and write this process's shard."""
+    from auditor import environment
     from auditor.backends.registry import resolve
     from auditor.harness import Harness, Job
     from auditor.model import World
@@ -163,7 +164,8 @@ def run_job(job: JobFile, control: Any, rank_n: int, local_ranks: tuple[int, ...
     world = World(rank_n=rank_n, local_ranks=local_ranks, node_rank=node_rank, control=control)
     backend = backend_class(world, arm.options)
     meta = {"run_id": plan.run_id, "plan_id": plan.plan_id, "arm": job.arm, "attempt": job.attempt}
-    writer = ShardWriter(job.shard(local_ranks[0]), {**meta, "ranks": list(local_ranks)})
+    where = {"ranks": list(local_ranks), "environment": environment.collect()}
+    writer = ShardWriter(job.shard(local_ranks[0]), {**meta, **where})
     try:
         assert arm.capabilities is not None
         todo = [by_id[trial_id] for trial_id in job.trials]
