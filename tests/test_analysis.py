@@ -339,8 +339,9 @@ def test_only_a_part_of_an_axis_is_narrowed() -> None:
         *("--set", "sweep.in_place=[false]", "--set", "sweep.send_shift=[1]", "--set", "sweep.recv_shift=[0, 1]"),
         *("--set", 'probes.run=["tail"]'),
     ]
-    assert "sweep.repeats" not in command({"sweep": sweep}, a_finding(), [one(repeats=5, probe="tail")])
-    assert "sweep.repeats=20" in command({"sweep": sweep}, a_finding(), [one(repeats=20, probe="tail")])
+    for repeat, said in ((4, False), (19, True)):
+        shown = replace(a_finding(), evidence=(Evidence(trial="x", repeat=repeat), Evidence(trial="y")))
+        assert (f"sweep.repeats={repeat + 1}" in command({"sweep": sweep}, shown, [])) == said
 
 
 def test_the_built_in_config_has_no_path_and_the_run_s_own_arguments_are_kept() -> None:
@@ -371,10 +372,10 @@ def test_a_waiver_is_said_again_by_plan() -> None:
     )
 
 
-def test_the_harness_names_the_probes_whose_trials_are_concerned_and_their_repeats() -> None:
+def test_the_harness_names_the_probes_whose_trials_are_concerned() -> None:
     trials = [one(repeats=9, probe="tail", count=5), one(repeats=2, probe="order", count=6)]
     text = command({}, a_finding(probe="harness", count=5), trials)
-    assert "--set sweep.repeats=9 --set 'probes.run=[\"tail\"]'" in text
+    assert "--set 'probes.run=[\"tail\"]'" in text
 
 
 def test_the_command_plans_the_trials_of_the_finding_again(tmp_path: Path) -> None:
@@ -397,7 +398,8 @@ def test_the_command_plans_the_trials_of_the_finding_again(tmp_path: Path) -> No
     first = plan_of(["sweep.seed=3"])
     target = first.arms[0].trials[4]
     scope = {key: value for key, value in target.trial.to_json().items() if key != "rank_n"}
-    finding = Finding(arm="b", probe="tail", kind="foreign_read", verdict=Verdict.FAIL, claim="", scope=scope)
+    rows = (Evidence(trial=target.trial.trial_id, repeat=target.repeats - 1),)
+    finding = replace(a_finding(**scope), arm="b", evidence=rows)
     words = shlex.split(command(first.to_json(), finding, first.arms[0].trials))
     overrides = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     again = plan_of(overrides).arms[0]

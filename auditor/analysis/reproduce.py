@@ -51,8 +51,8 @@ def _sets(finding: Finding, planned: Sequence[Planned], sweep: Mapping[str, Any]
     sets = {f"sweep.{axis}": _toml(values) for axis, values in scope.items() if _is_part(values, sweep.get(axis))}
     sets = _with_shifts(sets, scope)
     mine = [one for one in planned if _within(one, finding)]
-    repeats = max((one.repeats for one in mine), default=0)
-    if repeats > sweep.get("repeats", 0):  # another probe asked for more repeats of the same trials
+    repeats = max((row.repeat + 1 for row in finding.evidence if row.repeat is not None), default=0)
+    if repeats > sweep.get("repeats", 0):  # a repeat that only another probe asked for
         sets["sweep.repeats"] = str(repeats)
     names = (
         [finding.probe] if finding.probe != "harness" else list(dict.fromkeys(n for one in mine for n in one.probes))
