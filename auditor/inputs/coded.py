@@ -1,4 +1,4 @@
-"""Families without draws: position_coded, constant, smooth."""
+"""Families without draws: position_coded, constant, tail_trigger, smooth."""
 
 from __future__ import annotations
 
@@ -133,6 +133,20 @@ def constant(family: Family, fmt: Format, seed: int, rank_n: int, rank: int, sta
         raise ConfigError(
             f"family {family}: {value!r} is no finite value of {fmt.name}; choose one that it holds exactly"
         )
+    return np.full(stop - start, code, fmt.dtype)
+
+
+# --- tail_trigger -----------------------------------------------------------------------------------
+
+
+def tail_trigger(family: Family, fmt: Format, seed: int, rank_n: int, rank: int, start: int, stop: int) -> Codes:
+    """1.0 from the first contributor, (7/8) * 2**(1-p) from the second, +0 from the others (NUMERICS §1.5).
+
+    The sum is 1 + 7/8 ulp: a rounding keyed by neighbours takes it down beside sums of 1.0, up beside sums of 1.75.
+    """
+    del family, seed, rank_n
+    small = fmt.power_of_two(-fmt.precision) | 3 << (fmt.mantissa_bits - 2)
+    code = {0: fmt.power_of_two(0), 1: small}.get(rank, 0)
     return np.full(stop - start, code, fmt.dtype)
 
 

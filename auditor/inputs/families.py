@@ -39,6 +39,9 @@ _TABLE: dict[str, Row] = {
     "testfloat2": Row("the operand pairs of TestFloat level 2", None, structured.testfloat(2), (), 2),
     "specials": Row("NaN, infinities, zeros and range ends at each contributor in turn", None, structured.specials),
     "constant": Row("one value everywhere", None, coded.constant, ("value",)),
+    "tail_trigger": Row(
+        "sums of 1 + 7/8 ulp everywhere, for the fills of the same name", None, coded.tail_trigger, (), 2
+    ),
     "smooth": Row("slowly varying: neighbours resemble each other", None, coded.smooth),
     "exhaustive": Row("every pair of codes", None, structured.exhaustive, ("chunk",), 2),
 }
