@@ -57,6 +57,11 @@ class ArmRunner:
     server: Server | None = None
 
     @property
+    def total(self) -> int:
+        """Steps of progress: trials, a fresh-process trial once for every process."""
+        return sum(_fresh(planned) or 1 for planned in self.plan.trials)
+
+    @property
     def folder(self) -> Path:
         return self.run_dir / "shards" / self.plan.name
 
@@ -64,7 +69,7 @@ class ArmRunner:
         """Record every planned trial that is not in ``already``; raises ArmFailed. An interrupt stops the processes first."""
         self.folder.mkdir(parents=True, exist_ok=True)
         todo = [planned for planned in self.plan.trials if planned.trial.trial_id not in set(already)]
-        self.done = len(self.plan.trials) - len(todo)
+        self.done = self.total - sum(_fresh(planned) or 1 for planned in todo)
         self.attempt = self._first_free_attempt()
         try:
             self._through([planned for planned in todo if not _fresh(planned)], None)
@@ -186,7 +191,7 @@ class Watch:
         self.calls = max((mark.calls for mark in marks.values()), default=0)
         at = len(self.queue) if self.finished() else self._position(marks)
         self.arm.done = self.base + at
-        self.arm.tick(self.arm.done, len(self.arm.plan.trials))
+        self.arm.tick(self.arm.done, self.arm.total)
 
     def _position(self, marks: dict[int, Mark]) -> int:
         return max((self.index.get(mark.trial_id, 0) for mark in marks.values()), default=0)
