@@ -352,6 +352,30 @@ def test_average_formulas_against_rationals(formula, accumulator, fmt):
             assert value_of(fmt, int(found[i])) == expected, (rank_n, i)
 
 
+@pytest.mark.parametrize("bits", [53, 104])
+def test_products_just_above_a_tie(bits):
+    """binary64: a tie in the top 64 bits of sum * 1/7 and more below; or reached only by bits past the sum's 64th."""
+    fmt, rng, n = FORMATS["binary64"], np.random.default_rng(5), 7
+    factor, unit = value_of(fmt, arithmetic.inverse(fmt, n)), Fraction(2) ** (55 - bits)
+    sums = []
+    while len(sums) < 5:
+        tie = int(rng.integers(1 << 51, 1 << 52)) * 2 + Fraction(1, 2)  # above an even significand
+        close = math.ceil(tie / factor / unit) * unit
+        if 0 < close * factor - tie < Fraction(1, 1 << 11):
+            sums.append(close)
+    tops = [rounded(fmt, x, "toward_zero") for x in sums]
+    columns = [tops, [x - top for x, top in zip(sums, tops, strict=True)], *[[Fraction(0)] * 5] * (n - 2)]
+    terms = [
+        np.array([round_reference(fmt, *exact_ratio(v), "toward_zero") for v in column], np.uint64)
+        for column in columns
+    ]
+    assert [sum(value_of(fmt, int(t[i])) for t in terms) for i in range(5)] == sums
+    accumulator = "same" if bits == 53 else "exact"
+    found = Bench(n, average="multiply_after", accumulator=accumulator).call(terms, fmt, op="avg")[0]
+    for x, code in zip(sums, found, strict=True):
+        assert value_of(fmt, int(code)) == rounded(fmt, x * factor, "ties_to_even") == math.ceil(x * factor)
+
+
 def rounded(fmt, x, mode):
     """A rational rounded to the format's values."""
     scale = 1200 + 64

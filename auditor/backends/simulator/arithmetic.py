@@ -65,11 +65,9 @@ def _added(recipe: Recipe, tree: Tree, terms: Sequence[Codes], fmt: Format) -> S
 @lru_cache(maxsize=64)
 def inverse(fmt: Format, n: int) -> int:
     """Code of 1/n, rounded to nearest, ties to even."""
-    shift = 2 * fmt.precision - fmt.emin + n.bit_length()
-    quotient, rest = divmod(1 << shift, n)
-    return round_reference(
-        fmt, 2 * quotient + (rest != 0), -shift - 1, "ties_to_even"
-    )  # the last bit stands for what is cut off
+    # No run of equal bits in the expansion of 1/n is longer than n itself, so that what is cut off this far down cannot decide.
+    shift = 2 * fmt.precision - fmt.emin + 2 * n.bit_length()
+    return round_reference(fmt, (1 << shift) // n, -shift, "ties_to_even")
 
 
 def _times_inverse(sums: Sums, fmt: Format, n: int) -> Sums:
