@@ -94,7 +94,8 @@ def _run(config: Config, options: RunOptions, arm: ArmSpec, control: MpiControl)
         _record(run_dir, plan, arm, control, options)
     code = 0
     if control.rank == 0:
-        plan = plan.with_status(arm.name, plan.arm(arm.name).status, "", describe=read_describe(run_dir, arm.name))
+        ended = plan.arm(arm.name)
+        plan = plan.with_status(arm.name, ended.status, ended.reason, describe=read_describe(run_dir, arm.name))
         plan.save(run_dir)
         code = finish(run_dir, options.as_json)
         left = [other.name for other in config.arms if other.name != arm.name]

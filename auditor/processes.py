@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from auditor.environment import MULTICAST_OFF, multicast_forbidden
 from auditor.errors import AuditError, Unavailable
 from auditor.worker import JobFile
 
@@ -46,7 +47,10 @@ def arm_environment(env: Mapping[str, str]) -> dict[str, str]:
     defaults = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return {**defaults, **os.environ, **env}
+    merged = {**defaults, **os.environ, **env}
+    if multicast_forbidden(os.environ):
+        merged |= MULTICAST_OFF  # one switch that somebody set speaks for all three libraries
+    return merged
 
 
 class Server:

@@ -264,7 +264,8 @@ def test_the_file_has_the_shape_that_readers_expect() -> None:
     cfg = config(arm(env={"A": "1"}, path="RING", options={"k": 1}), format=("bfloat16", "binary16"))
     offer = Capabilities.from_json({**ALL.to_json(), "formats": ["bfloat16"]})
     raw = planned(cfg, offer=offer, run_id="r1").to_json()
-    assert set(raw) == {"schema", "run_id", "plan_id", "title", "config", "arguments", "sweep", "expect", "arms"}
+    ids = {"run_id", "plan_id", "content_id"}
+    assert set(raw) == ids | {"schema", "title", "config", "arguments", "sweep", "expect", "arms"}
     assert (raw["schema"], raw["run_id"], raw["config"]) == ("auditor-plan/1", "r1", "c.toml")
     (one,) = raw["arms"]
     assert set(one) == {
@@ -308,6 +309,9 @@ def test_plan_id_is_the_content_s_alone() -> None:
     same = planned(config(), run_id="other")
     ended = Plan.from_json({**same.to_json(), "config": "/elsewhere.toml"}).with_status("a", "failed", "x", {"v": 2})
     assert plan.plan_id == same.plan_id == ended.plan_id
+    narrower = planned(config(), offer=None)
+    assert narrower.plan_id == plan.plan_id  # an arm that does not run here is still the same config
+    assert narrower.content_id != plan.content_id
     others = [planned(config(seed=(1,))), planned(config(repeats=4)), planned(config(arm(env={"A": "1"})))]
     assert len({plan.plan_id, *(other.plan_id for other in others)}) == 4
 
@@ -318,7 +322,7 @@ def test_plan_id_is_the_content_s_alone() -> None:
         (lambda raw: raw.update(schema="auditor-plan/2"), "schema 'auditor-plan/2' is not 'auditor-plan/1'"),
         (lambda raw: raw.pop("title"), "is damaged .KeyError: 'title'"),
         (lambda raw: raw["arms"][0]["trials"][0].update(count=77), "has the content of"),
-        (lambda raw: raw["arms"][0]["trials"].pop(), "its content gives plan_id"),
+        (lambda raw: raw["arms"][0]["trials"].pop(), "its content gives"),
         (lambda raw: raw.update(arms=3), "is damaged .TypeError"),
     ],
 )

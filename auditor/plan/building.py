@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from auditor.errors import ConfigError, Unavailable
 from auditor.model import COLLECTIVES, OPS, Capabilities, Family, Planned, Trial, Waiver
 from auditor.numerics.formats import FORMATS
 from auditor.plan.multicast import multicast_waiver
-from auditor.plan.records import ArmPlan, Plan
+from auditor.plan.records import ArmPlan, Plan, short_digest
 from auditor.plan.summary import size
 
 VARIANT_FEATURES = {
@@ -67,7 +67,13 @@ def build(
         config=config.source,
         arguments=config.arguments,
         sweep=_axes(config.sweep),
+        plan_id=_plan_id(config),
     )
+
+
+def _plan_id(config: Config) -> str:
+    content = {"sweep": asdict(config.sweep), "expect": dict(config.expect), "probes": config.probes}
+    return short_digest({**content, "arms": [asdict(arm) for arm in config.arms]})
 
 
 def _axes(sweep: Sweep) -> dict[str, Any]:

@@ -62,7 +62,8 @@ class ArmPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one run is to do. ``config``: where it was read from; ``arguments``: what the command line changed in it.
+    """What one run is to do. ``plan_id``: of the config's content, so that the arms of one config can run apart and be joined;
+    nothing of when, where, or from which file. ``config``: where it was read from; ``arguments``: what the command line changed in it.
 
     ``sweep``: the axes' values under the Trial's field names, so that a finding's scope can be told from the whole axis.
     """
@@ -74,14 +75,14 @@ class Plan:
     config: str = BUILT_IN
     arguments: tuple[str, ...] = ()
     sweep: Mapping[str, Any] = field(default_factory=dict)
+    plan_id: str = ""
 
     @property
-    def plan_id(self) -> str:
-        """First 12 hex digits of SHA-256 of what is to be run; nothing of when, where, or from which file."""
+    def content_id(self) -> str:
+        """Digest of the trials that this very invocation may run: a changed or torn plan.json shows."""
         keys = ("name", "backend", "rank_n", "options", "env", "path", "trials")
         arms = [{key: value for key, value in arm.to_json().items() if key in keys} for arm in self.arms]
-        content = {"title": self.title, "expect": dict(self.expect), "arms": arms}
-        return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:12]
+        return short_digest({"title": self.title, "expect": dict(self.expect), "arms": arms})
 
     def arm(self, name: str) -> ArmPlan:
         """The part of one arm. Raises EvidenceError."""
@@ -129,6 +130,7 @@ class Plan:
             "schema": SCHEMA,
             "run_id": self.run_id,
             "plan_id": self.plan_id,
+            "content_id": self.content_id,
             "title": self.title,
             "config": self.config,
             "arguments": list(self.arguments),
@@ -153,14 +155,22 @@ class Plan:
                 config=raw.get("config", BUILT_IN),
                 arguments=tuple(raw.get("arguments", ())),
                 sweep=raw.get("sweep", {}),
+                plan_id=raw["plan_id"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EvidenceError(
                 f"plan.json: is damaged ({type(error).__name__}: {error}); restore it from a copy"
             ) from error
-        if raw.get("plan_id") != plan.plan_id:
-            raise EvidenceError(f"plan.json: its content gives plan_id {plan.plan_id}, not {raw.get('plan_id')}")
+        if raw.get("content_id") != plan.content_id:
+            raise EvidenceError(
+                f"plan.json: its content gives {plan.content_id}, not {raw.get('content_id')}; restore a copy"
+            )
         return plan
+
+
+def short_digest(content: Mapping[str, Any]) -> str:
+    """First 12 hex digits of SHA-256 of the canonical JSON."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:12]
 
 
 def _planned_to_json(planned: Planned) -> dict[str, Any]:
