@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import islice
 
 from auditor.config import Scope
 from auditor.model import Family, Trial
 from auditor.probes.differences import FAMILY, WORD, base_trials
 
+RANDOMS = 64  # random fills: together they miss a rule that follows them with p >= 0.27 in < 2e-9
 SMALL = 1 << 20  # bytes of a send range that may be sent many times
 LARGE_RANDOMS = 8
 DRAWS = 8  # random fills of the same data
@@ -30,24 +31,26 @@ def cells_of(scope: Scope) -> list[list[Trial]]:
     return list(cells.values())
 
 
-def wanted(points: Sequence[Trial], randoms: int) -> Iterator[Trial]:
-    """Trials of one cell, the most telling first: what the budget cuts off is the end."""
+def wanted(points: Sequence[Trial], *, deep_randoms: int) -> Iterator[Trial]:
+    """Trials of one cell, the most telling first: what the budget cuts off is the end. ``deep_randoms``: random fills that come
+    before the grid of all points; others are strewn into it.
+    """
     deep = deep_points(points)
     for number, point in enumerate(deep):
         yield point
-        yield from _named(point, full=number < 2)
+        yield from _named(point, full=number == 0, sides=number < 2)
         yield point.with_(prefill="snan_b")  # a control: nothing but the prefill differs
     for point in _residues(points):
         yield from _triggered(point)
+    randoms = _randoms(deep, LARGE_RANDOMS if _bytes(deep[0]) > SMALL else RANDOMS)
+    yield from islice(randoms, deep_randoms)
     others = [point for point in _ordered(points) if point not in deep]
-    randoms = randoms if _bytes(deep[0]) <= SMALL else LARGE_RANDOMS
-    grid = [(point, GRID_FILLS[number % len(GRID_FILLS)]) for number, point in enumerate(others)]
-    for square, random in zip_longest(grid, _randoms(deep, randoms)):
-        if square is not None:
-            yield square[0]
-            yield _both(square[0], square[1])
-        if random is not None:
-            yield random
+    for number, point in enumerate(others):
+        yield point
+        yield _both(point, GRID_FILLS[number % len(GRID_FILLS)])
+        if number % 2:
+            yield from islice(randoms, 1)
+    yield from randoms
 
 
 def _randoms(deep: Sequence[Trial], n: int) -> Iterator[Trial]:
@@ -64,12 +67,12 @@ def _both(trial: Trial, fill: str) -> Trial:
     return trial.with_(head=fill, tail=fill)
 
 
-def _named(point: Trial, *, full: bool) -> Iterator[Trial]:
-    """Named fills, a random one and the trigger; ``full``: each side by itself as well."""
+def _named(point: Trial, *, full: bool, sides: bool) -> Iterator[Trial]:
+    """Named fills, a random one and the trigger; ``sides``: each side by itself as well."""
     for fill in ("nan", "random:0", *(("huge", "finite") if full else ())):
         yield _both(point, fill)
     yield from _triggered(point)
-    for fill in ("random:0", "nan") if full else ():
+    for fill in ("nan", "random:0")[: sides + full]:
         yield point.with_(tail=fill)
         yield point.with_(head=fill)
 
@@ -115,12 +118,12 @@ def _off(trial: Trial) -> int:
 
 
 def _residues(points: Sequence[Trial]) -> list[Trial]:
-    """One small point for each way in which a range may begin and end within 8 bytes, at most six."""
+    """One small point for each way in which a range may begin and end within 8 bytes, at most four."""
     seen: dict[tuple[int, int], Trial] = {}
     for point in sorted(_small(points), key=lambda p: (p.in_place, _off(p), -_bytes(p))):
         seen.setdefault((_off(point) % 8, (_off(point) + _bytes(point)) % 8), point)
     partial = [point for key, point in seen.items() if key != (0, 0)]
-    return partial[:6]
+    return partial[:4]
 
 
 def _ordered(points: Sequence[Trial]) -> list[Trial]:

@@ -112,8 +112,9 @@ class Pairs:
 
 
 def too_little(view: ArmView, probe: str, kind: str, trials: Sequence[Trial]) -> Finding:
+    """Why there is no pair to compare: nothing came back, or what came back does not repeat itself."""
     reason = common.no_data_reason(view, trials)
-    if reason == "nothing was recorded" or any(view.observations(trial.trial_id) for trial in trials):
+    if any(common.receiving(view, trial) for trial in trials):
         reason = "fewer than two of the trials to compare repeat themselves"
     return common.inconclusive(view, probe, kind, trials, reason)
 

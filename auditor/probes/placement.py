@@ -48,7 +48,7 @@ def tiled_trials(scope: Scope) -> Iterator[Trial]:
     with 210, so that a schedule that repeats itself after a round number of elements cannot hide behind the tiles' period.
     """
     counts = sorted({count for count in scope.sweep.count if count})
-    chosen = {counts[-1], counts[len(counts) // 2]} if counts else set()
+    chosen = {counts[-1], counts[max(0, min(len(counts) // 2, len(counts) - 2))]} if counts else set()
     shift, in_place = min(scope.sweep.shift, default=(0, 0)), min(scope.sweep.in_place, default=False)
     for trial in base_trials(scope):
         at = (trial.send_shift, trial.recv_shift), trial.in_place

@@ -28,7 +28,7 @@ from auditor.probes.differences import (
     repeats_of,
     stable,
 )
-from auditor.probes.fills import cells_of, ground, wanted
+from auditor.probes.fills import RANDOMS, cells_of, ground, wanted
 from auditor.probes.pairs import Pairs, changes, too_little
 from auditor.probes.splits import Change
 from auditor.probes.statistics import clopper_pearson
@@ -37,7 +37,6 @@ NAME = "tail"
 KINDS = ("foreign_read",)
 
 REPEATS = 2
-RANDOMS = 64  # random fills at one point of the first cells: misses a rule that follows them with p >= 0.27 in < 2e-9
 TRIALS = 300  # aimed at for an arm, shared out among its cells
 LEAST, MOST = 24, 100  # of one cell
 DEEP_CELLS = 2
@@ -52,10 +51,10 @@ def plan(scope: Scope) -> Iterator[tuple[Trial, int]]:
     cells = cells_of(scope)
     share = min(MOST, max(LEAST, TRIALS // max(1, len(cells))))
     for number, points in enumerate(cells):
-        room = share + (RANDOMS if number < DEEP_CELLS else 0)
-        randoms = RANDOMS if number < DEEP_CELLS else share
+        randoms = RANDOMS if number < DEEP_CELLS else 0
+        room = share + randoms
         chosen: dict[Trial, int] = {}
-        for trial in wanted(points, randoms):
+        for trial in wanted(points, deep_randoms=randoms):
             plain = trial.head == trial.tail == "zero" and trial.prefill == "snan_a"  # shared with repeatability
             if plain or room > 0:
                 room -= not plain and trial not in chosen
