@@ -115,9 +115,7 @@ def _zero(recipe: Recipe, start: int, stop: int) -> Codes:
 
 
 def _fraction(recipe: Recipe, first: U32, start: int, stop: int) -> Codes:
-    """Random bits for the mantissa, in the code dtype: the low half of the first word, or further words for wide
-    formats.
-    """
+    """Random mantissa bits, in place, in the code dtype: the low half of the first word, or further words."""
     fmt, source = recipe.fmt, recipe.source
     if fmt.bits <= 16:
         return first.astype(fmt.dtype)
@@ -127,13 +125,18 @@ def _fraction(recipe: Recipe, first: U32, start: int, stop: int) -> Codes:
     return second.astype(np.uint64) | (source.words(start, stop, 2).astype(np.uint64) << np.uint64(32))
 
 
+def mantissa_mask(recipe: Recipe) -> int:
+    """The mantissa bits that a recipe of the rule ``scaled`` draws: the upper ``bits`` - 1, in place."""
+    bits = recipe.params[0]
+    return ((1 << (bits - 1)) - 1) << (recipe.fmt.precision - bits)
+
+
 def _scaled(recipe: Recipe, start: int, stop: int) -> Codes:
-    bits, span, low = recipe.params
+    _, span, low = recipe.params
     fmt, dtype = recipe.fmt, recipe.fmt.dtype.type
     word = recipe.source.words(start, stop)
     code = _fraction(recipe, word, start, stop)
-    code &= dtype((1 << (bits - 1)) - 1)
-    code <<= dtype(fmt.precision - bits)
+    code &= dtype(mantissa_mask(recipe))
     exponent = (((word >> np.uint32(16)) & np.uint32(0x7FFF)) * np.uint32(span + 1)) >> np.uint32(15)
     exponent += np.uint32(low + fmt.bias)
     code |= exponent.astype(fmt.dtype) << dtype(fmt.mantissa_bits)

@@ -1,0 +1,231 @@
+"""The hot loops on blocks, compiled by Numba: the same functions as ``numpy_ops``, count for count.
+
+Every loop works on whole slices with 32-bit integers only: one 64-bit index or a mixed sign in the arithmetic keeps
+LLVM from vectorising (a factor of six). The loops hold no lock and start no threads: ``host`` runs them from its
+own.
+"""
+
+# Numba compiles these bodies: each assignment pins a 32-bit width, so what looks like a needless cast is not.
+# mypy: disable-error-code="untyped-decorator, misc"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import float32, int32, int64, uint32
+
+from auditor.kernels.numba_fill import fill
+from auditor.kernels.numba_jit import jit
+from auditor.kernels.numpy_ops import BINARY32_INFINITY, COUNTS, EXACT_RIGHT, REM_SUM, Counts, decode_table
+from auditor.kernels.table import CELLS, Dose
+from auditor.model import Codes
+from auditor.numerics.formats import Format
+from auditor.numerics.hashing import U32
+
+__all__ = ["add", "count_words", "dose_words", "fill", "load"]
+
+_BLOCK = 1 << 15  # counters stay below 2**16, sums of 16-bit rems below 2**32
+
+# --- sums -------------------------------------------------------------------------------------------
+
+
+@jit
+def _load_shift(codes: Any, words: Any) -> None:
+    for i in range(len(words)):
+        words[i] = uint32(uint32(codes[i]) << uint32(16))
+
+
+@jit
+def _add_shift(codes: Any, words: Any) -> Any:
+    """bfloat16: words += codes; how many additions were not exact."""
+    wrong = int32(0)
+    sums = words.view(np.float32)
+    for i in range(len(sums)):
+        a, b = sums[i], np.uint32(uint32(codes[i]) << uint32(16)).view(np.float32)
+        total = float32(a + b)
+        part = float32(total - a)
+        error = float32(float32(a - float32(total - part)) + float32(b - part))
+        sums[i] = total
+        wrong += int32(error != float32(0))
+    return wrong
+
+
+@jit
+def _add_table(codes: Any, table: Any, words: Any) -> Any:
+    wrong = int32(0)
+    sums, values = words.view(np.float32), table.view(np.float32)
+    for i in range(len(sums)):
+        a, b = sums[i], values[codes[i]]
+        total = float32(a + b)
+        part = float32(total - a)
+        error = float32(float32(a - float32(total - part)) + float32(b - part))
+        sums[i] = total
+        wrong += int32(error != float32(0))
+    return wrong
+
+
+@jit
+def _load_table(codes: Any, table: Any, words: Any) -> None:
+    for i in range(len(words)):
+        words[i] = table[codes[i]]
+
+
+def load(fmt: Format, codes: Codes, words: U32) -> None:
+    """words = the codes as binary32."""
+    if fmt.name == "bfloat16":
+        _load_shift(codes, words)
+    else:
+        _load_table(codes, decode_table(fmt), words)
+
+
+def add(fmt: Format, codes: Codes, words: U32) -> bool:
+    """words += codes; whether every addition was exact."""
+    wrong = _add_shift(codes, words) if fmt.name == "bfloat16" else _add_table(codes, decode_table(fmt), words)
+    return int(wrong) == 0
+
+
+# --- classes ----------------------------------------------------------------------------------------
+
+
+@jit
+def _share(packed: Any, sign: Any) -> Any:
+    """Positive (0) or negative (1) elements from a sum of 1 for each positive and 1 - 2**16 for each negative one."""
+    everything = int64(packed) & int64(0xFFFF)
+    negative = ((everything - int64(packed)) >> int64(16)) & int64(0xFFFF)
+    return negative if sign else everything - negative
+
+
+@jit
+def _cells(cells: Any, packed: Any, sign: Any, times: Any, exact: Any) -> None:
+    """Adds ``times`` the four relations of one sign, from the sums of all, ties, ties with lo odd, and above."""
+    tie, odd, above = _share(packed[1], sign), _share(packed[2], sign), _share(packed[3], sign)
+    cells[0] += times * (_share(packed[0], sign) - exact - tie - above)
+    cells[1] += times * (tie - odd)
+    cells[2] += times * odd
+    cells[3] += times * above
+
+
+@jit
+def _count_shift(words: Any, out: Any, counts: Any) -> Any:
+    """bfloat16, at most _BLOCK elements, int32 words and uint16 outputs. Counts as if each output were lo or hi;
+    where that does not hold, or a sum is not finite, nothing is added and the answer is False. Two counters share
+    each 32-bit sum: :func:`_share`.
+    """
+    n_all, n_exact, n_tie, n_odd, n_above = int32(0), int32(0), int32(0), int32(0), int32(0)
+    up_all, up_tie, up_odd, up_above = int32(0), int32(0), int32(0), int32(0)
+    strange, rems, largest, none = int32(0), int32(0), int32(0), int32(0)
+    for i in range(len(out)):
+        word, code = int32(words[i]), int32(out[i])
+        largest = int32(max(largest, int32(word & int32(0x7FFFFFFF))))
+        rem = int32(word & int32(0xFFFF))
+        lo = int32(int32(word >> int32(16)) & int32(0xFFFF))  # with its sign
+        ahead = int32(code - lo)
+        one = int32(int32(int32(word >> int32(31)) << int32(16)) + int32(1))  # 1, or 1 - 2**16
+        exact, tie, above = rem == int32(0), rem == int32(0x8000), rem > int32(0x8000)
+        odd = int32(lo & int32(1)) != int32(0)
+        strange = int32(strange | int32(ahead & int32(-2)))
+        strange = int32(strange | (ahead if exact else none))
+        up = one if ahead != int32(0) else none
+        tied, up_tied = (one if tie else none), (up if tie else none)
+        n_all, n_exact, n_tie = int32(n_all + one), int32(n_exact + (one if exact else none)), int32(n_tie + tied)
+        n_odd, n_above = int32(n_odd + (tied if odd else none)), int32(n_above + (one if above else none))
+        up_all, up_tie = int32(up_all + up), int32(up_tie + up_tied)
+        up_odd, up_above = int32(up_odd + (up_tied if odd else none)), int32(up_above + (up if above else none))
+        rems = int32(rems + rem)
+    if (strange != int32(0)) | (largest >= int32(BINARY32_INFINITY)):
+        return False
+    up, both = (up_all, up_tie, up_odd, up_above), (n_all, n_tie, n_odd, n_above)
+    for sign in range(2):
+        exact_n = _share(n_exact, sign)
+        _cells(counts[8 * sign + 4 : 8 * sign + 8], up, sign, int64(1), int64(0))
+        _cells(counts[8 * sign : 8 * sign + 4], both, sign, int64(1), exact_n)
+        _cells(counts[8 * sign : 8 * sign + 4], up, sign, int64(-1), int64(0))
+        counts[EXACT_RIGHT] += exact_n
+    counts[REM_SUM] += int64(uint32(rems)) << int64(16)
+    return True
+
+
+@jit
+def _fields(word: Any, mantissa: Any, emin: Any) -> Any:
+    """(lo, rem in units of 2**-32, fit): the scalar of ``numpy_ops``."""
+    magnitude = uint32(word & uint32(0x7FFFFFFF))
+    field = uint32(magnitude >> uint32(23))
+    hidden = uint32(uint32(0x800000) if field > 0 else uint32(0))
+    lowest = uint32(emin + 127)
+    field = uint32(max(field, uint32(1)))  # subnormals share the lowest exponent
+    high = uint32(max(lowest, field))
+    drop = uint32(uint32(uint32(23) - uint32(mantissa)) + uint32(high - field))
+    fit = (drop <= uint32(32)) | (magnitude == uint32(0))
+    significand = uint32(uint32(magnitude & uint32(0x7FFFFF)) | hidden)
+    kept = uint32(significand >> uint32(min(drop, uint32(31))))  # 24 bits: nothing is kept from 24 on
+    lo = uint32(uint32(uint32(high - lowest) << uint32(mantissa)) + kept)
+    rem = uint32(significand << uint32(uint32(32) - min(drop, uint32(32))))
+    return lo, rem, fit
+
+
+@jit
+def _class(word: Any, out: Any, lo: Any, fit: Any, bits: Any, past: Any) -> Any:
+    """down 0, up 1, elsewhere 2, skipped 3, unfit 4."""
+    magnitude = uint32(out & uint32((1 << (bits - 1)) - 1))
+    same = (uint32(out >> uint32(bits - 1)) == uint32(word >> uint32(31))) | (magnitude == uint32(0))
+    ahead = uint32(magnitude - lo)
+    kind = uint32(min(ahead, uint32(2))) if same else uint32(2)
+    kind = uint32(3) if (lo >= past) | (uint32(word & uint32(0x7FFFFFFF)) >= uint32(0x7F800000)) else kind
+    return kind if fit else uint32(4)
+
+
+@jit
+def _count_fields(words: Any, out: Any, bits: Any, mantissa: Any, emin: Any, past: Any, counts: Any) -> None:
+    found = np.zeros(128, np.int64)
+    rems = int64(0)
+    for i in range(len(out)):
+        word = uint32(words[i])
+        lo, rem, fit = _fields(word, mantissa, emin)
+        kind = _class(word, uint32(out[i]), lo, fit, bits, past)
+        half = uint32(0x80000000)
+        relation = uint32(3) if rem > half else (uint32(1 + (lo & 1)) if rem == half else uint32(0))
+        found[(word >> 31) * 64 + (rem != 0) * 32 + kind * 4 + relation] += 1
+        rems += int64(rem) if kind < 2 else int64(0)
+    for sign in range(2):
+        for kind in range(8):
+            for relation in range(4):
+                exact, inexact = found[sign * 64 + kind * 4 + relation], found[sign * 64 + 32 + kind * 4 + relation]
+                if kind < 2:
+                    counts[sign * 8 + kind * 4 + relation] += inexact
+                counts[CELLS] += exact if kind == 0 else 0
+                counts[CELLS + 1] += exact if kind in (1, 2) else 0
+                counts[CELLS + 2] += exact + inexact if kind == 3 else 0
+                counts[CELLS + 3] += exact + inexact if kind == 4 else 0
+    counts[CELLS + 4] += rems
+
+
+def _shape(fmt: Format) -> tuple[int, int, int, Any]:
+    return fmt.bits, fmt.mantissa_bits, fmt.emin, np.uint32(fmt.max_code + 1)
+
+
+def count_words(fmt: Format, words: U32, out: Codes, counts: Counts) -> None:
+    """Adds the counts of one block to ``counts`` (int64 of COUNTS entries)."""
+    assert len(counts) == COUNTS
+    if fmt.name != "bfloat16":
+        _count_fields(words, out, *_shape(fmt), counts)
+        return
+    for start in range(0, len(words), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        if not _count_shift(words[part].view(np.int32), out[part], counts):
+            _count_fields(words[part], out[part], *_shape(fmt), counts)
+
+
+@jit
+def _dose(words: Any, out: Any, bits: Any, mantissa: Any, emin: Any, past: Any, dose: Any) -> None:
+    for i in range(len(out)):
+        word = uint32(words[i])
+        lo, rem, fit = _fields(word, mantissa, emin)
+        kind = _class(word, uint32(out[i]), lo, fit, bits, past)
+        if (kind < 2) & (rem != 0):
+            dose[rem >> 26, lo & 1, kind] += 1
+
+
+def dose_words(fmt: Format, words: U32, out: Codes, dose: Dose) -> None:
+    """Adds one block's counts [bin of rem, lo odd, up] to ``dose``; words that are unfit must not occur."""
+    _dose(words, out, *_shape(fmt), dose)
