@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auditor import inputs
+from auditor import inputs, kernels
 from auditor.model import Codes, Trial
 from auditor.numerics import rounding
 from auditor.numerics.exact import Sums, exact_sums
@@ -61,7 +61,7 @@ def block(trial: Trial, repeat: int, start: int, stop: int) -> Block:
     if key in _cache:
         _cache.move_to_end(key)
         return _cache[key]
-    terms = tuple(inputs.terms(trial, repeat, start, stop))
+    terms = tuple(inputs.terms(trial, repeat, start, stop, evaluate=kernels.evaluate))
     sums = exact_sums(trial.call.fmt, terms)
     made = Block(start, stop, terms, sums, rounding.split(trial.call.fmt, sums))
     _cache[key] = made
