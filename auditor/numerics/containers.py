@@ -160,30 +160,40 @@ def _limbs(block: Block) -> Sums:
     if pair:
         room = CONTAINERS["limbs"] - block.fmt.precision - 1
         low = np.maximum(low, np.maximum(block.high.astype(np.int64) - room, 0).astype(np.uint64))
-    lower = upper = np.zeros(1, np.uint64)
+    lower = upper = none = np.zeros(1, np.uint64)
     for codes in block.chunks():
-        for row in codes:
-            significand, scale = _scaled(block.fmt, row)
-            flip = (significand.astype(np.int64) >> np.int64(63)).view(np.uint64)
-            size = np.abs(significand).astype(np.uint64)
-            shift = scale.astype(np.uint64) - low  # wraps for a zero, which no shift changes
-            if pair:
-                far = (scale < low) & (size != 0)
-                size[far], shift[far] = 1, 0
-            # NumPy gives 0 for a shift of 64 or more, and the counts wrap to huge ones where a part is empty.
-            below = (size << shift) ^ flip
-            above = ((size >> (np.uint64(64) - shift)) | (size << (shift - np.uint64(64)))) ^ flip
-            lower, upper = _add128(lower, upper, below, above)
-            lower, upper = _add128(lower, upper, flip & np.uint64(1), np.zeros(1, np.uint64))
+        significand, scale = _scaled(block.fmt, codes)
+        flip = (significand.astype(np.int64) >> np.int64(63)).view(np.uint64)
+        size = np.abs(significand).astype(np.uint64)
+        shift = scale.astype(np.uint64) - low  # wraps for a zero, which no shift changes
+        if pair:
+            far = (scale < low) & (size != 0)
+            size[far], shift[far] = 1, 0
+        # NumPy gives 0 for a shift of 64 or more, and the counts wrap to huge ones where a part is empty.
+        below = (size << shift) ^ flip
+        above = ((size >> (np.uint64(64) - shift)) | (size << (shift - np.uint64(64)))) ^ flip
+        lower, upper = _add128(lower, upper, *_column_sums(below, above))
+        lower, upper = _add128(lower, upper, (flip & np.uint64(1)).sum(axis=0), none)
     negative = upper.view(np.int64) < 0
     flip = negative.astype(np.uint64) * np.uint64((1 << 64) - 1)
-    lower, upper = _add128(lower ^ flip, upper ^ flip, negative.astype(np.uint64), np.zeros(1, np.uint64))
+    lower, upper = _add128(lower ^ flip, upper ^ flip, negative.astype(np.uint64), none)
     return _from_words(negative, upper, lower, block.fmt.lsb + low.astype(np.int64))
 
 
 def _add128(lower: U64, upper: U64, part: U64, above: U64) -> tuple[U64, U64]:
     total = lower + part
     return total, upper + above + (total < part)
+
+
+def _column_sums(lower: U64, upper: U64) -> tuple[U64, U64]:
+    """Sums modulo 2**128 over the first axis, of at most 2**32 rows: 32-bit pieces are summed, then carries move up."""
+    if len(lower) == 1:
+        return lower[0], upper[0]
+    low, half = np.uint64((1 << 32) - 1), np.uint64(32)
+    pieces = [part.sum(axis=0) for word in (lower, upper) for part in (word & low, word >> half)]
+    for k in (1, 2, 3):
+        pieces[k] += pieces[k - 1] >> half
+    return (pieces[0] & low) | (pieces[1] << half), (pieces[2] & low) | (pieces[3] << half)
 
 
 def _from_words(negative: Bools, upper: U64, lower: U64, unit: int | npt.NDArray[Any]) -> Sums:

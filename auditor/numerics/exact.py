@@ -105,9 +105,9 @@ def _check_terms(fmt: Format, terms: Sequence[Codes]) -> None:
     shapes = {term.shape for term in terms}
     if len(shapes) != 1 or len(terms[0].shape) != 1:
         raise ValueError(f"terms must be 1-D and of one length, not {sorted(shapes)[:4]}")
-    wrong = {str(term.dtype) for term in terms} - {str(fmt.dtype)}
+    wrong = {term.dtype for term in terms} - {fmt.dtype}
     if wrong:
-        raise ValueError(f"codes of {fmt.name} have dtype {fmt.dtype}, not {', '.join(sorted(wrong))}")
+        raise ValueError(f"codes of {fmt.name} have dtype {fmt.dtype}, not {', '.join(sorted(map(str, wrong)))}")
 
 
 def _sum_block(fmt: Format, terms: Sequence[Codes], container: str | None) -> Sums:
