@@ -286,6 +286,8 @@ def test_tiles_across_shares_tell_the_owner_s_order() -> None:
     assert found.measure["by_tile"]["1"]["changed"] == 0  # the second half of the first share
     assert found.measure["by_tile"]["2"]["changed"] > 0
     assert all(row.observed != row.expected for row in found.evidence)
+    assert sum(found.measure["changed_by_address_mod_16"].values()) == found.measure["elements_changed"]
+    assert sum(found.measure["compared_by_address_mod_16"].values()) == found.measure["elements_compared"] == 7 * 52
 
 
 # -------------------------------------------------------------------------------------------------------------- path_split

@@ -161,13 +161,16 @@ class Addresses:
         self.changed: npt.NDArray[np.int64] = np.zeros(WORD, np.int64)
         self.compared: npt.NDArray[np.int64] = np.zeros(WORD, np.int64)
 
-    def add(self, trial: Trial, rank: int, compared: int, indices: npt.NDArray[Any], times: int = 1) -> None:
+    def add(
+        self, trial: Trial, rank: int, compared: int, indices: npt.NDArray[Any], times: int = 1, first: int = 0
+    ) -> None:
+        """``compared`` elements from index ``first`` on, ``times`` over; ``indices``: the receive indices that changed."""
         size, base = trial.call.fmt.itemsize, first_address(trial, rank)
         if len(indices):
             self.changed += np.bincount((base + indices * size) % WORD, minlength=WORD)
         period = WORD // size
         for lane in range(min(period, compared)):
-            self.compared[(base + lane * size) % WORD] += times * (-(-(compared - lane) // period))
+            self.compared[(base + (first + lane) * size) % WORD] += times * (-(-(compared - lane) // period))
 
     def measure(self) -> dict[str, Any]:
         used = np.flatnonzero(self.compared)

@@ -138,6 +138,7 @@ def compare_tiles(found: Pairs, one: Stable) -> int:
             if mask.any():
                 mask &= ~left_out(view, trial, rank)[part] & ~left_out(view, trial, ranks[0])[:block]
             found.tally.pair(int(mask.sum()), block, found.flips.alike_by_chance(one))
+            found.tally.addresses.add(trial, rank, block, np.flatnonzero(mask) + start, first=start)
             number = (trial.members.index(rank) * trial.call.count if len(ranks) > 1 else 0) + start
             found.parts.setdefault(str(number // block), Part()).add(int(mask.sum()), block)
             if mask.any():
@@ -149,7 +150,6 @@ def compare_tiles(found: Pairs, one: Stable) -> int:
 
 def _note_tile(found: Pairs, trial: Trial, seen: Observation, start: int, mask: Mask, first: Codes) -> None:
     at = np.flatnonzero(mask)
-    found.tally.addresses.add(trial, seen.rank, 0, at + start)
     few = at[: max(0, min(4, common.MAX_ROWS - len(found.tally.rows)))]
     codes = found.view.output(trial.trial_id, seen.repeat, seen.rank)
     found.tally.rows += rows_at(trial, seen, few + start, codes[few + start], first[few])
