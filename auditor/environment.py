@@ -87,10 +87,21 @@ MULTICAST_OFF: Mapping[str, str] = {
 
 def multicast_forbidden(environ: Mapping[str, str]) -> str | None:
     """Why nothing may create a CUDA multicast object here; None where nothing forbids it."""
-    found = [f"{name}={value}" for name, value in MULTICAST_OFF.items() if environ.get(name, "").strip() == value]
-    if not found:
-        return None
-    return f"in-switch multicast is switched off here ({', '.join(found)})"
+    found = [f"{name}={environ[name]}" for name in MULTICAST_OFF if forbids_multicast(name, environ.get(name, ""))]
+    return f"in-switch multicast is switched off here ({', '.join(found)})" if found else None
+
+
+def forbids_multicast(name: str, value: str) -> bool:
+    """Whether one of the three switches, set to ``value``, switches multicast off, as the libraries parse it.
+
+    NCCL takes the leading number (strtoll: a word is 0) and ignores an empty value; a DISABLE switch is on for anything but an
+    empty value and the usual words for no.
+    """
+    word = value.strip().lower()
+    if MULTICAST_OFF[name] == "1":
+        return word not in ("", "0", "false", "no", "off", "n", "f")
+    number = re.match(r"[+-]?\d+", word)
+    return bool(word) and (number is None or int(number.group()) == 0)
 
 
 def steering_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -100,7 +111,9 @@ def steering_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def private(text: str) -> str:
-    """``text`` with home directories and the user's name replaced."""
+    """``text`` with home directories and the user's name replaced, and without what looks like a secret inside a value."""
+    text = re.sub(r"(://)[^/@\s]+@", r"\1", text)
+    text = re.sub(rf"(\w*(?:{SECRET.pattern})\w*\s*[=:])[^,;&\s]+", r"\1...", text, flags=re.IGNORECASE)
     home = os.path.expanduser("~")
     if len(home) > 1:
         text = text.replace(home, "~")

@@ -1,6 +1,7 @@
 """The record of a run: HDF5 shards while it runs, one ``run.h5`` afterwards. Format: results/README.md."""
 
-from auditor.store.reader import RecordedArm, RunReader, read_events
+from auditor.store.join import join, join_runs
+from auditor.store.reader import RecordedArm, RunReader, next_attempt, read_events
 from auditor.store.schema import (
     digest,
     events_path,
@@ -9,6 +10,7 @@ from auditor.store.schema import (
     shard_directory,
     shard_path,
 )
+from auditor.store.verify import verify
 from auditor.store.writer import ShardWriter, append_event
 
 __all__ = [
@@ -18,9 +20,13 @@ __all__ = [
     "append_event",
     "digest",
     "events_path",
+    "join",
+    "join_runs",
+    "next_attempt",
     "observation_from_json",
     "observation_to_json",
     "read_events",
     "shard_directory",
     "shard_path",
+    "verify",
 ]

@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
 from auditor.errors import EvidenceError
 from auditor.model import Bytes, Observation
 from auditor.store import schema
+from auditor.store.salvage import Superblock, UnclosedFile, read_superblock
 from auditor.store.schema import Rows
 from auditor.store.writer import reason
 
 
-def open_file(path: Path) -> tuple[h5py.File, bool]:
-    """The open file, and whether it was closed properly. A file whose writer is alive or was killed opens only as SWMR."""
+def open_file(path: Path) -> tuple[h5py.File, Superblock | None]:
+    """The open file, and the superblock of one that was not closed: its writer is alive or was killed, or it is cut off."""
     if not path.is_file():
         raise EvidenceError(f"{path}: no such file; name a run directory or its run.h5")
     if not h5py.is_hdf5(path):
         raise EvidenceError(f"{path}: not an HDF5 file, or torn at its start; name a run directory or its run.h5")
     try:
-        return h5py.File(path, "r", locking=schema.LOCKING), True
-    except OSError:
-        pass
-    try:
-        return h5py.File(path, "r", libver=schema.LIBVER, swmr=True, locking=schema.LOCKING), False
+        return h5py.File(path, "r", locking=schema.LOCKING), None
     except OSError as error:
-        raise EvidenceError(f"{path}: torn beyond reading ({reason(error)}); restore it from a copy") from error
+        cause: Exception = error
+    try:
+        superblock = read_superblock(path)
+        if superblock.writing or path.stat().st_size < superblock.end:
+            return h5py.File(UnclosedFile(path, superblock), "r"), superblock
+    except (OSError, ValueError) as error:
+        cause = error
+    raise torn(path, cause) from cause
+
+
+def torn(path: Path, cause: Exception) -> EvidenceError:
+    """What is said of a file that cannot be read at all."""
+    return EvidenceError(f"{path}: torn beyond reading ({reason(cause)}); restore it from a copy")
+
+
+Flags = npt.NDArray[np.bool_]
+ATTEMPTS = 5
+WINDOW = 1 << 20  # small outputs are read by the mebibyte: they lie in the order in which they are asked for
 
 
 class RecordFile:
@@ -42,18 +59,18 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: list[str] = []
-        self._file, self.closed_properly = open_file(path)
-        try:
-            self.attributes: dict[str, Any] = dict(self._file.attrs)
-            schema.check_encoding(self.attributes, path)
-            self._load()
-        except (OSError, KeyError, RuntimeError, ValueError) as error:
-            self.close()
-            detail = " ".join(str(error).split())[:200]
-            raise EvidenceError(f"{path}: torn beyond reading ({detail}); restore it from a copy") from error
-        except EvidenceError:
-            self.close()
-            raise
+        self.closed_properly = self.cut_off = False
+        self._file: Any = None
+        self._window: Bytes = np.empty(0, dtype=np.uint8)
+        self._window_at = 0
+        for attempt in range(ATTEMPTS):
+            try:
+                self._open()
+                return
+            except (OSError, KeyError, RuntimeError, ValueError) as error:
+                if attempt == ATTEMPTS - 1 or self.closed_properly:
+                    raise torn(path, error) from error
+            time.sleep(0.01)  # a live writer may have been in the middle of a piece of metadata
 
     @property
     def kind(self) -> str:
@@ -102,8 +119,7 @@ class RecordFile:
     def xor_words(self, row: np.void) -> Iterator[np.ndarray[Any, Any]]:
         """The stored difference in whole chunks, as 64-bit words."""
         first = int(row["offset"])
-        for start, stop in schema.spans(-(-int(row["nbytes"]) // 8), schema.XOR_CHUNK):
-            del stop
+        for start in range(0, -(-int(row["nbytes"]) // 8), schema.XOR_CHUNK):
             yield self._slice("xor", row, first + start, first + start + schema.XOR_CHUNK)
 
     def name(self, row: np.void) -> str:
@@ -112,7 +128,8 @@ class RecordFile:
         return f"{self.path}: arm {arm}, trial {trial}, repeat {row['repeat']}, rank {row['rank']}"
 
     def release(self) -> None:
-        """Give back the file handle; it is opened again when needed."""
+        """Give back the file handle and what is held of the outputs; both come again when needed."""
+        self._window = np.empty(0, dtype=np.uint8)
         self.close()
 
     def close(self) -> None:
@@ -133,26 +150,54 @@ class RecordFile:
         return self._slice("bytes", row, base + start, base + stop) ^ words.view(np.uint8)[: stop - start]
 
     def _slice(self, store: str, row: np.void, start: int, stop: int) -> np.ndarray[Any, Any]:
+        if store == "bytes" and stop - start < WINDOW // 16:
+            try:
+                return self._from_window(start, stop)
+            except (OSError, ValueError):
+                pass  # the window reaches into a hole; the slice alone may not
         try:
             values = self._handle()[store][start:stop]
         except (OSError, KeyError) as error:
-            raise EvidenceError(f"{self.name(row)}: bytes cannot be read ({reason(OSError(error))})") from error
+            raise EvidenceError(f"{self.name(row)}: bytes cannot be read ({reason(error)})") from error
         if len(values) != stop - start:
             raise EvidenceError(f"{self.name(row)}: bytes lie past the end of dataset {store!r}")
         return np.asarray(values)
+
+    def _from_window(self, start: int, stop: int) -> Bytes:
+        at = start - self._window_at
+        if not 0 <= at <= at + stop - start <= len(self._window):
+            self._window = np.asarray(self._handle()["bytes"][start : start + WINDOW])
+            self._window_at, at = start, 0
+        if stop - start > len(self._window):
+            raise ValueError("past the end")
+        return self._window[at : at + stop - start]
+
+    def _open(self) -> None:
+        """Open and load; closes again where that fails."""
+        self._file, superblock = open_file(self.path)
+        self.closed_properly = superblock is None
+        self.cut_off = superblock is not None and not superblock.writing
+        try:
+            self.attributes: dict[str, Any] = dict(self._file.attrs)
+            schema.check_encoding(self.attributes, self.path)
+            self._load()
+        except BaseException:
+            self.close()
+            raise
 
     def _load(self) -> None:
         whole = self._whole()
         self._text: Bytes = self._prefix("text", whole)
         rows = self._prefix("index", whole)
-        good = self._complete(rows, whole)
+        sealed, good = self._complete(rows, whole)
         self.rows: Rows = rows[good]
+        self.damaged: Rows = rows[~sealed]
         lost = len(rows) - len(self.rows)
-        missing = not all(whole.values())
+        missing = self.cut_off or any(present is not True for present in whole.values())
         if lost or missing:
-            cause = "file is torn" if missing else "damaged"
+            cause = "torn, its end is missing" if missing else "damaged"
             self.problems.append(
-                f"{self.path}: {cause}; {len(self.rows)} complete observations are read, {lost or 'an unknown number'} are lost"
+                f"{self.path}: {cause}; {len(self.rows)} complete observations are read, {lost or 'perhaps some'} are lost"
             )
 
     def _whole(self) -> dict[str, int | bool]:
@@ -166,9 +211,11 @@ class RecordFile:
         dataset = self._file[name]
         return np.asarray(dataset[:] if whole[name] is True else dataset[: whole[name]])
 
-    def _complete(self, rows: Rows, whole: dict[str, int | bool]) -> np.ndarray[Any, Any]:
+    def _complete(self, rows: Rows, whole: dict[str, int | bool]) -> tuple[Flags, Flags]:
+        """Which rows agree with their checksum, and which of these have all their bytes in the file."""
         texts = [self.text(row) for row in rows]
-        good = np.array(schema.checksums(rows, texts), dtype=np.uint32) == rows["crc"]
+        sealed: Flags = np.array(schema.checksums(rows, texts), dtype=np.uint32) == rows["crc"]
+        good = sealed.copy()
         if whole["bytes"] is not True:
             raw = rows["encoding"] == schema.RAW
             ends = np.where(raw, rows["offset"] + rows["nbytes"], rows["reference"] + rows["nbytes"])
@@ -176,24 +223,25 @@ class RecordFile:
         if whole["xor"] is not True:
             ends = rows["offset"] + (rows["nbytes"] + np.uint64(7)) // np.uint64(8)
             good &= (rows["encoding"] != schema.XOR) | (ends <= np.uint64(whole["xor"]))
-        return good
+        return sealed, good
 
 
 def _present(dataset: h5py.Dataset, size: int) -> int | bool:
-    """Leading elements whose chunks lie within ``size`` bytes of file; True where all do."""
-    chunk = dataset.chunks[0]
-    absent: list[int] = []
-    seen: set[int] = set()
+    """Leading elements whose bytes lie within ``size`` bytes of file; True where all do.
+
+    A chunk that is not compressed may reach past the end: HDF5 writes only as much of it as is used.
+    """
+    chunk, length = int(dataset.chunks[0]), int(dataset.shape[0])
+    ends: dict[int, int] = {}
 
     def look(info: Any) -> None:
-        seen.add(info.chunk_offset[0])
-        if info.byte_offset is None or info.byte_offset + info.size > size:
-            absent.append(info.chunk_offset[0])
+        inside = 0 if info.byte_offset is None else max(0, size - info.byte_offset)
+        elements = chunk if inside >= info.size else 0 if dataset.compression else inside // dataset.dtype.itemsize
+        ends[info.chunk_offset[0]] = elements
 
-    try:
+    with contextlib.suppress(OSError, RuntimeError):  # what the chunk index no longer names is absent
         dataset.id.chunk_iter(look)
-    except (OSError, RuntimeError):
-        absent.append(len(seen) * chunk)
-    length = int(dataset.shape[0])
-    absent.append(next((at for at in range(0, length, chunk) if at not in seen), length))
-    return True if min(absent) >= length else min(absent)
+    for start in range(0, length, chunk):
+        if ends.get(start, 0) < min(chunk, length - start):
+            return start + ends.get(start, 0)
+    return True

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from auditor.errors import EvidenceError
-from auditor.model import Bytes, Codes, Observation, Planned, Trial
+from auditor.model import Bytes, Codes, Observation, Planned
 from auditor.numerics.formats import FORMATS
 from auditor.store import schema
 from auditor.store.file import RecordFile
@@ -47,7 +47,7 @@ def parse_plan(text: bytes, where: Path) -> dict[str, Any]:
     except ValueError as error:
         raise EvidenceError(f"{where}: not JSON ({error}); restore it from a copy") from error
     if not isinstance(plan, dict) or plan.get("schema") != PLAN_SCHEMA or any(key not in plan for key in PLAN_KEYS):
-        kind = plan.get("schema") if isinstance(plan, dict) else type(plan).__name__
+        kind = plan.get("schema") if isinstance(plan, dict) else None
         raise EvidenceError(f"{where}: schema {kind!r} is not {PLAN_SCHEMA!r}; name a run directory of this auditor")
     return plan
 
@@ -57,11 +57,12 @@ class RunReader:
 
     ``problems``: one line for each thing that is torn or was cut short; what was complete is read all the same. Raises
     EvidenceError where the path is missing or holds no run, the plan is missing, or a file is foreign, newer than this reader or
-    torn beyond reading.
+    torn beyond reading. ``plan``: the text of plan.json, for a directory of shards that has none.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, plan: bytes | None = None) -> None:
         self.path = Path(path)
+        self._given_plan = plan
         self.problems: list[str] = []
         self._open: OrderedDict[Path, RecordFile] = OrderedDict()
         self._cache: OrderedDict[tuple[Any, ...], Bytes] = OrderedDict()
@@ -90,13 +91,16 @@ class RunReader:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Provenance as the first process noted it; {} where nothing was recorded."""
-        environments = self.environments
-        return dict(environments[0]["environment"]) if environments else {}
+        sources = self.sources()
+        return dict(sources[0]["environment"]) if sources else {}
 
-    @cached_property
-    def environments(self) -> list[dict[str, Any]]:
-        """Each recording process: ``file``, ``arm``, ``ranks``, ``attempt``, ``environment``."""
+    def sources(self) -> list[dict[str, Any]]:
+        """Each recording process: ``file``, ``size``, ``arm``, ``ranks``, ``attempt``, ``environment``."""
         return [entry for file in self.files for entry in sources_of(file, self.directory)]
+
+    def has_rows(self, name: str) -> bool:
+        """Whether anything was recorded of an arm."""
+        return any(np.any(file.rows["arm"] == name.encode()) for file in self.files)
 
     def arm(self, name: str) -> RecordedArm:
         """One arm's view. Raises EvidenceError where the plan has no such arm."""
@@ -151,9 +155,9 @@ class RunReader:
         if self.path.is_file():
             return [self._opened(self.path)]
         joined = self._joined()
-        held = {} if joined is None or joined.kind != "run" else {s["file"]: s["size"] for s in joined.json("sources")}
-        shards = sorted((self.path / "shards").glob("*/*.h5"))
-        fresh = [p for p in shards if held.get(p.relative_to(self.path).as_posix()) != p.stat().st_size]
+        whole = joined is not None and joined.kind == "run" and not joined.problems
+        held = {s["file"]: s["size"] for s in joined.json("sources")} if joined is not None and whole else {}
+        fresh = [p for p in self._shards() if held.get(p.relative_to(self.path).as_posix()) != p.stat().st_size]
         files = [] if joined is None else [joined]
         for path in fresh:
             try:
@@ -174,13 +178,21 @@ class RunReader:
         try:
             return self._opened(path)
         except EvidenceError as error:
-            if not any((self.path / "shards").glob("*/*.h5")):
+            if not self._shards():
                 raise
             self.problems.append(f"{error}; the shards are read instead")
             return None
 
+    def _shards(self) -> list[Path]:
+        """Shards of a run directory, or of a plain directory of shards."""
+        beside = (path for path in self.path.glob("*.h5") if path.name != "run.h5")
+        return sorted([*(self.path / "shards").glob("*/*.h5"), *beside])
+
     def _opened(self, path: Path) -> RecordFile:
         file = RecordFile(path)
+        if file.cut_off and not len(file.rows):
+            file.close()
+            raise EvidenceError(f"{path}: torn beyond reading (its end is missing); restore it from a copy")
         self.problems += file.problems
         self._touch(file)
         return file
@@ -190,8 +202,13 @@ class RunReader:
         if self.path.is_dir() and path.is_file():
             return path.read_bytes()
         for file in self.files:
-            if file.kind in ("run", "listing"):
+            if file.kind != "shard":
                 return file.document("plan")
+        if self._given_plan is not None:
+            return self._given_plan
+        above = self.path.parent.parent / "plan.json"
+        if self.path.parent.name == "shards" and above.is_file():
+            return above.read_bytes()
         raise EvidenceError(f"{path}: missing, so nothing says what was planned; restore it, it lies beside the shards")
 
     def _check_identity(self) -> None:
@@ -208,14 +225,21 @@ class RunReader:
         return [(file, int(number)) for file in self.files for number in np.flatnonzero(file.rows["arm"] == wanted)]
 
     def _arm_events(self, name: str) -> list[dict[str, Any]]:
-        return read_events(schema.events_path(self.path, name)) if self.path.is_dir() else []
+        if not self.path.is_dir():
+            return []
+        beside = self.path / "events.jsonl"  # of a plain directory of shards, which is one arm's
+        mine = beside.is_file() and self.has_rows(name)
+        return read_events(schema.events_path(self.path, name)) + (read_events(beside) if mine else [])
 
 
 def sources_of(file: RecordFile, directory: Path) -> list[dict[str, Any]]:
     """The recording processes whose rows a file holds."""
     if file.kind == "run":
-        return list(file.json("sources"))
-    if file.kind == "listing":
+        try:
+            return list(file.json("sources"))
+        except EvidenceError:
+            return []  # verify names it
+    if file.kind != "shard":
         return []
     attributes = file.attributes
     at = file.path.resolve()
@@ -226,6 +250,7 @@ def sources_of(file: RecordFile, directory: Path) -> list[dict[str, Any]]:
             "arm": str(attributes["arm"]),
             "ranks": [int(rank) for rank in attributes["ranks"]],
             "attempt": int(attributes["attempt"]),
+            "size": file.path.stat().st_size,
             "environment": json.loads(attributes["environment"]),
         }
     ]
@@ -239,7 +264,7 @@ class RecordedArm:
     ) -> None:
         self._reader = reader
         self._plan = plan
-        self.events = _distinct(_stored_events(places) + events)
+        self.events = _distinct(_stored_events(places) + [{"attempt": 0, "machinery": False, **e} for e in events])
         self._places: dict[str, list[Place]] = {}
         for file, number in places:
             self._places.setdefault(file.rows["trial"][number].decode(), []).append((file, number))
@@ -281,7 +306,7 @@ class RecordedArm:
         return tuple(_planned(entry) for entry in self._plan.get("trials", ()))
 
     def observations(self, trial_id: str) -> Sequence[Observation]:
-        """All observations of a trial by (repeat, rank): of several attempts the last, and every crash and hang of the subject."""
+        """All of a trial by (repeat, rank): of several attempts the last, and every crash and hang of the subject."""
         if trial_id not in self._observations:
             self._observations[trial_id] = self._collect(trial_id)
         return self._observations[trial_id]
@@ -330,9 +355,19 @@ class RecordedArm:
         return f"{self._reader.path}: {where} was cut short ({what}); run it again with --resume"
 
 
+def next_attempt(run_dir: Path, arm: str) -> int:
+    """The attempt number that no process of an arm has used, in shards or in a ``run.h5`` joined from shards since deleted."""
+    directory = schema.shard_directory(run_dir, arm)
+    used = [int(path.name.split(".")[1]) for path in directory.glob("rank*.*.h5") if path.name.split(".")[1].isdigit()]
+    if (run_dir / "run.h5").is_file():
+        file = RecordFile(run_dir / "run.h5")
+        used += [int(source["attempt"]) for source in file.json("sources") if source["arm"] == arm]
+        file.close()
+    return max(used, default=-1) + 1
+
+
 def _planned(entry: Mapping[str, Any]) -> Planned:
-    trial = {key: value for key, value in entry.items() if key not in ("trial_id", "repeats", "probes")}
-    return Planned(trial=Trial.from_json(trial), repeats=int(entry["repeats"]), probes=tuple(entry["probes"]))
+    return Planned(trial=schema.planned_trial(entry), repeats=int(entry["repeats"]), probes=tuple(entry["probes"]))
 
 
 def _attempt(place: Place) -> int:

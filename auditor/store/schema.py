@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import h5py
 import numpy as np
 import numpy.typing as npt
 
 from auditor.errors import EvidenceError
-from auditor.model import Bytes, Codes, Observation, OutsideByte
+from auditor.model import Bytes, Codes, Observation, OutsideByte, Trial
 
 Rows = npt.NDArray[np.void]
 
@@ -156,6 +157,23 @@ def observation_from_json(raw: Mapping[str, Any]) -> Observation:
     known = {key: value for key, value in raw.items() if key in names}
     known["outside"] = tuple(OutsideByte(**row) for row in known.get("outside", ()))
     return Observation(**known)
+
+
+def planned_trial(entry: Mapping[str, Any]) -> Trial:
+    """The trial of an entry of plan.json's ``trials``."""
+    return Trial.from_json({key: value for key, value in entry.items() if key not in ("trial_id", "repeats", "probes")})
+
+
+def trial_text(trial: Trial) -> bytes:
+    """Canonical JSON of a trial: its SHA-256 begins with the trial id."""
+    return json.dumps(trial.to_json(), sort_keys=True, separators=(",", ":")).encode()
+
+
+def write_document(file: h5py.File, name: str, content: bytes) -> None:
+    """Keep a JSON document in a dataset of its own, compressed and with checksums."""
+    data = np.frombuffer(content, dtype=np.uint8)
+    chunks = (max(1, min(len(data), 1 << 20)),)
+    file.create_dataset(name, data=data, maxshape=(None,), chunks=chunks, compression="gzip", fletcher32=True)
 
 
 def seal(rows: Rows, texts: list[bytes]) -> Rows:

@@ -39,11 +39,11 @@ def create_datasets(file: h5py.File, arm_width: int, *, bytes_chunk: int = schem
 
 def create_file(path: Path, attributes: Mapping[str, Any], arm_width: int, **options: Any) -> h5py.File:
     """A new file with the layout and attributes in place. Raises EvidenceError where it exists or cannot be made."""
+    if path.exists():
+        raise EvidenceError(f"{path}: exists, and a shard is never reopened; use the next attempt number")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = h5py.File(path, "x", libver=schema.LIBVER, locking=schema.LOCKING, rdcc_nbytes=schema.BYTES_CHUNK // 2)
-    except FileExistsError as error:
-        raise EvidenceError(f"{path}: exists, and a shard is never reopened; use the next attempt number") from error
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be created ({reason(error)}); choose another --out") from error
     file.attrs["encoding-type"] = schema.ENCODING_TYPE
@@ -54,18 +54,65 @@ def create_file(path: Path, attributes: Mapping[str, Any], arm_width: int, **opt
     return file
 
 
-def reason(error: OSError) -> str:
+def reason(error: Exception) -> str:
     """HDF5's message in one line, with what to try where it is about locks."""
     text = " ".join(str(error).split())
     hint = "; set HDF5_USE_FILE_LOCKING=FALSE on file systems without locks" if "lock" in text.lower() else ""
     return (text[:300] or type(error).__name__) + hint
 
 
-def append_rows(dataset: h5py.Dataset, values: np.ndarray[Any, Any]) -> None:
-    """Extend a one-dimensional dataset by ``values``."""
-    start = dataset.shape[0]
-    dataset.resize((start + len(values),))
-    dataset[start:] = values
+class Appender:
+    """Appends to a one-dimensional dataset; small pieces wait for ``drain``, large ones are written at once and not copied."""
+
+    def __init__(self, dataset: h5py.Dataset) -> None:
+        self.dataset = dataset
+        self.length = self._written = int(dataset.shape[0])  # what is waiting included, and not
+        self._type = h5py.h5t.py_create(dataset.dtype)
+        self._waiting: list[np.ndarray[Any, Any]] = []
+        self._waiting_bytes = 0
+        self._flushed = self.length
+
+    def add(self, values: np.ndarray[Any, Any]) -> int:
+        """Returns the index of the first element."""
+        start = self.length
+        self.length += len(values)
+        if values.nbytes > SMALL:
+            self.drain()
+            self._write(values)
+        elif len(values):
+            self._waiting.append(values.copy())
+            self._waiting_bytes += values.nbytes
+            if self._waiting_bytes > schema.BYTES_CHUNK:
+                self.drain()
+        return start
+
+    def drain(self) -> None:
+        """Write what is waiting."""
+        if self._waiting:
+            self._write(np.concatenate(self._waiting))
+            self._waiting, self._waiting_bytes = [], 0
+
+    def flush(self) -> None:
+        """Hand everything over to the operating system."""
+        self.drain()
+        if self._flushed != self.length:
+            self.dataset.flush()
+            self._flushed = self.length
+
+    def read(self, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Elements that were added before."""
+        if stop > self._written:
+            self.drain()
+        return np.asarray(self.dataset[start:stop])
+
+    def _write(self, values: np.ndarray[Any, Any]) -> None:
+        """By HDF5's own calls: the indexing syntax makes the row type anew for every write, which costs more than the write."""
+        start, count = self._written, len(values)
+        self._written += count
+        self.dataset.id.set_extent((self._written,))
+        target = self.dataset.id.get_space()
+        target.select_hyperslab((start,), (count,))
+        self.dataset.id.write(h5py.h5s.create_simple((count,)), target, np.ascontiguousarray(values), self._type)
 
 
 class ShardWriter:
@@ -87,17 +134,15 @@ class ShardWriter:
             "arm": str(meta["arm"]),
             "ranks": np.asarray(list(meta["ranks"]), dtype="<i4"),
             "attempt": self._attempt,
-            "environment": json.dumps(dict(meta["environment"]), sort_keys=True),
+            "environment": json.dumps({**meta["environment"], "hdf5": h5py.version.hdf5_version}, sort_keys=True),
         }
         self._file = create_file(self.path, attributes, len(self._arm))
         self._file.swmr_mode = True
-        self._index, self._bytes = self._file["index"], self._file["bytes"]
-        self._text, self._xor = self._file["text"], self._file["xor"]
+        self._index, self._bytes = Appender(self._file["index"]), Appender(self._file["bytes"])
+        self._text, self._xor = Appender(self._file["text"]), Appender(self._file["xor"])
+        self._columns = self._index.dataset.dtype
         self._rows: list[dict[str, Any]] = []
         self._row_texts: list[bytes] = []
-        self._pending = bytearray()
-        self._pending_text = bytearray()
-        self._bytes_n = self._text_n = self._xor_n = 0
         self._texts: dict[bytes, int] = {}
         self._trials: dict[str, tuple[int, int]] = {}
         self._contents: dict[tuple[str, int], tuple[bytes, int, int]] = {}  # -> encoding, offset, reference
@@ -126,14 +171,10 @@ class ShardWriter:
     def flush(self) -> None:
         """Bring everything appended so far into the file: first the bytes, then the rows that name them."""
         with self._storage_errors():
-            self._drain()
-            if not self._rows:
-                return
-            for dataset in (self._bytes, self._xor, self._text):
-                dataset.flush()
-            names = self._index.dtype.names
-            values = [tuple(row.get(name, 0) for name in names) for row in self._rows]
-            append_rows(self._index, schema.seal(np.array(values, dtype=self._index.dtype), self._row_texts))
+            for store in (self._bytes, self._xor, self._text):
+                store.flush()
+            values = [tuple(row.get(name, 0) for name in self._columns.names) for row in self._rows]
+            self._index.add(schema.seal(np.array(values, dtype=self._columns), self._row_texts))
             self._index.flush()
             self._rows.clear()
             self._row_texts.clear()
@@ -169,14 +210,12 @@ class ShardWriter:
         if text not in self._texts:
             if len(self._texts) > 10_000:
                 self._texts.clear()
-            self._texts[text] = self._text_n
-            self._pending_text += text
-            self._text_n += len(text)
+            self._texts[text] = self._text.add(np.frombuffer(text, dtype=np.uint8))
         return self._texts[text]
 
     def _keep_trial(self, trial: Trial, trial_id: str) -> tuple[int, int]:
         if trial_id not in self._trials:
-            text = json.dumps(trial.to_json(), sort_keys=True, separators=(",", ":")).encode()
+            text = schema.trial_text(trial)
             self._trials[trial_id] = (self._keep_text(text), len(text))
         return self._trials[trial_id]
 
@@ -196,15 +235,7 @@ class ShardWriter:
         reference = self._near(raw) if raw.nbytes >= XOR_LEAST else None
         if reference is not None:
             return schema.XOR, self._store_xor(raw, reference), reference
-        offset = self._bytes_n
-        self._bytes_n += raw.nbytes
-        if raw.nbytes <= SMALL:
-            self._pending += raw.data
-            if len(self._pending) > schema.BYTES_CHUNK:
-                self._drain()
-        else:
-            self._drain()
-            append_rows(self._bytes, raw)
+        offset = self._bytes.add(raw)
         self._references = [*self._references[1 - REFERENCES :], (offset, raw.nbytes)]
         return schema.RAW, offset, 0
 
@@ -215,43 +246,35 @@ class ShardWriter:
         for offset, nbytes in reversed(self._references):
             if nbytes != raw.nbytes:
                 continue
-            pairs = ((raw[at : at + piece], self._bytes[offset + at : offset + at + piece]) for at in starts)
+            pairs = ((raw[at : at + piece], self._bytes.read(offset + at, offset + at + piece)) for at in starts)
             if sum(int(np.count_nonzero(ours != theirs)) for ours, theirs in pairs) <= XOR_PAYS * piece * len(starts):
                 return offset
         return None
 
     def _store_xor(self, raw: Bytes, reference: int) -> int:
         """Write raw XOR reference, zero-padded to whole chunks; returns the offset in 64-bit words."""
-        start = at = self._xor_n
+        start = self._xor.length
         block = schema.XOR_CHUNK * 8
         for first, stop in schema.spans(raw.nbytes, block):
             piece = np.zeros(block, dtype=np.uint8)
-            theirs = self._bytes[reference + first : reference + stop]
+            theirs = self._bytes.read(reference + first, reference + stop)
             np.bitwise_xor(raw[first:stop], theirs, out=piece[: stop - first])
-            append_rows(self._xor, piece.view("<u8"))
-            at += schema.XOR_CHUNK
-        self._xor_n = at
+            self._xor.add(piece.view("<u8"))
         return start
-
-    def _drain(self) -> None:
-        if self._pending:
-            append_rows(self._bytes, np.frombuffer(self._pending, dtype=np.uint8))
-            self._pending = bytearray()
-        if self._pending_text:
-            append_rows(self._text, np.frombuffer(self._pending_text, dtype=np.uint8))
-            self._pending_text = bytearray()
 
 
 def append_event(path: Path, observation_json: Mapping[str, Any]) -> None:
     """Add one JSON line and bring it to the disk.
 
-    ``observation_json``: an Observation's fields (see ``observation_to_json``) and, where known, ``attempt`` and ``machinery`` (true:
-    ended by a signal that is not the subject's; the trial runs again on resume).
+    ``observation_json``: an Observation's fields (see ``observation_to_json``) and, where known, ``attempt`` and ``machinery``
+    (true: ended by a signal that is not the subject's; the trial runs again on resume).
     """
     line = json.dumps(dict(observation_json), sort_keys=True).encode() + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    torn = path.exists() and path.stat().st_size and path.read_bytes()[-1:] != b"\n"
-    with path.open("ab") as stream:
-        stream.write(b"\n" + line if torn else line)
+    with path.open("a+b") as stream:
+        if stream.tell():
+            stream.seek(-1, os.SEEK_END)
+            line = line if stream.read(1) == b"\n" else b"\n" + line  # a torn line must not spoil this one
+        stream.write(line)
         stream.flush()
         os.fsync(stream.fileno())

@@ -1,0 +1,212 @@
+"""The parts of joining: which run each arm comes from, and the copying of outputs and rows into one file."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auditor.errors import EvidenceError
+from auditor.store import schema
+from auditor.store.file import RecordFile
+from auditor.store.reader import RunReader
+from auditor.store.writer import Appender, create_file
+
+Content = tuple[Any, ...]
+Where = tuple[bytes, int, int]  # encoding, offset, reference
+
+
+def check_same_plan(readers: Sequence[RunReader]) -> None:
+    """Raises EvidenceError, naming what differs, where the runs were not recorded under one plan."""
+    first = readers[0]
+    for other in readers[1:]:
+        ours, theirs = first.plan, other.plan
+        if ours["plan_id"] != theirs["plan_id"]:
+            raise EvidenceError(
+                f"{other.path}: plan {theirs['plan_id']} is not {first.path}'s {ours['plan_id']} "
+                f"({plan_difference(ours, theirs)}); record both with the same config, or use: auditor compare"
+            )
+
+
+def plan_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """The first thing that two plans differ in, in a few words."""
+    for key in ("title", "expect"):
+        if ours.get(key) != theirs.get(key):
+            return f"{key}: {ours.get(key)!r} against {theirs.get(key)!r}"
+    names = [[arm["name"] for arm in plan["arms"]] for plan in (ours, theirs)]
+    if names[0] != names[1]:
+        return f"arms: {', '.join(names[0])} against {', '.join(names[1])}"
+    for left, right in zip(ours["arms"], theirs["arms"], strict=True):
+        for key in ("backend", "rank_n", "options", "env", "path"):
+            if left.get(key) != right.get(key):
+                return f"arm {left['name']}, {key}: {left.get(key)!r} against {right.get(key)!r}"
+        counts = [len(arm.get("trials", ())) for arm in (left, right)]
+        if counts[0] != counts[1]:
+            return f"arm {left['name']}: {counts[0]} trials against {counts[1]}"
+    return "the same arms with other trials, or other versions of the auditor"
+
+
+def merged_run_id(readers: Sequence[RunReader]) -> str:
+    """The run id that all share, or one made of theirs, the same in whatever order they are given."""
+    names = sorted({reader.run_id for reader in readers})
+    return names[0] if len(names) == 1 else "joined-" + hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+
+
+def merged_plan(readers: Sequence[RunReader]) -> tuple[dict[str, Any], dict[str, list[RunReader]]]:
+    """One plan whose arms are taken from the run that ran them, and which runs each arm's record comes from."""
+    plan = copy.deepcopy(readers[0].plan)
+    chosen = {name: _runs_of(name, readers) for name in readers[0].arm_names}
+    plan["arms"] = [copy.deepcopy(_entry(chosen[name][0], name)) for name in chosen]
+    return plan, chosen
+
+
+def _entry(reader: RunReader, name: str) -> dict[str, Any]:
+    return next(arm for arm in reader.plan["arms"] if arm["name"] == name)
+
+
+def _runs_of(name: str, readers: Sequence[RunReader]) -> list[RunReader]:
+    """The runs that recorded an arm; where none did, the first that at least says why."""
+    recorded = [reader for reader in readers if reader.has_rows(name) or reader.arm(name).events]
+    if not recorded:
+        tried = [reader for reader in readers if _entry(reader, name).get("status") != "not_run"]
+        return [(tried or list(readers))[0]]
+    seen: dict[tuple[str, str], RunReader] = {}
+    for reader in recorded:
+        for source in reader.sources():
+            if source["arm"] != name:
+                continue
+            other = seen.setdefault((reader.run_id, source["file"].rpartition("/")[2]), reader)
+            if other is not reader or any(r.run_id != reader.run_id for r in recorded):
+                two = f"{recorded[0].path} and in {recorded[1].path}"
+                raise EvidenceError(f"arm {name} was recorded in {two}; join one of them, or use: auditor compare")
+    return sorted(recorded, key=lambda reader: _entry(reader, name).get("status") != "ok")
+
+
+class Merger:
+    """Copies outputs, rows and documents of several files into a new one at ``path``. Use as a context manager."""
+
+    def __init__(self, path: Path, run_id: str, plan: Mapping[str, Any], files: Sequence[RecordFile]) -> None:
+        self._plan = plan
+        self._inputs = [file for file in files if file.kind in ("shard", "run")]
+        names = [str(arm["name"]).encode() for arm in plan["arms"]]
+        attributes = {"kind": "run", "run_id": run_id, "plan_id": str(plan["plan_id"])}
+        raw = sum(int(f.rows["nbytes"][f.rows["encoding"] == schema.RAW].sum()) for f in self._inputs)
+        chunk = max(4096, min(schema.BYTES_CHUNK, 1 << max(0, raw - 1).bit_length()))
+        self._file = create_file(path, attributes, max(map(len, names), default=1), bytes_chunk=chunk)
+        self._bytes, self._xor = Appender(self._file["bytes"]), Appender(self._file["xor"])
+        self._text, self._index = Appender(self._file["text"]), self._file["index"]
+        self._contents: dict[Content, Where] = {}
+        self._texts: dict[bytes, int] = {}
+        self._order = {name: number for number, name in enumerate(names)}
+
+    def __enter__(self) -> Merger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def copy_outputs(self) -> None:
+        """Every distinct output once: first the raw ones, then the differences."""
+        for file in self._inputs:
+            for row in file.rows[file.rows["encoding"] == schema.RAW]:
+                if _content(file, row) not in self._contents:
+                    self._contents[_content(file, row)] = self._copy_raw(file, row)
+            file.release()
+        for file in self._inputs:
+            bases = {int(row["offset"]): _content(file, row) for row in file.rows if row["encoding"] == schema.RAW}
+            for row in file.rows[file.rows["encoding"] == schema.XOR]:
+                if _content(file, row) not in self._contents:
+                    self._contents[_content(file, row)] = self._copy_xor(file, row, bases)
+            file.release()
+        self._bytes.drain()
+        self._xor.drain()
+
+    def write_rows(self, events: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """The index: arms in the plan's order, then as recorded; then the crashes and hangs that the parent process noted."""
+        rows = [row for file in self._inputs for row in self._rows_of(file)]
+        rows += [self._event_row(name, event) for name, event in events]
+        distinct: dict[tuple[Any, ...], tuple[dict[str, Any], bytes]] = {}
+        for row, text in rows:
+            key = tuple(row[k] for k in ("arm", "trial", "repeat", "rank", "attempt", "status", "machinery"))
+            distinct.setdefault((*key, text if row["status"] in (b"crash", b"hang") else b""), (row, text))
+        kept = sorted(distinct.values(), key=lambda pair: self._order.get(pair[0]["arm"], len(self._order)))
+        names = self._index.dtype.names
+        values = [tuple(row.get(name, 0) for name in names) for row, _ in kept]
+        sealed = schema.seal(np.array(values, dtype=self._index.dtype), [text for _, text in kept])
+        self._index.resize((len(sealed),))
+        self._index[:] = sealed
+        self._text.drain()
+        self._file.attrs["observations"] = len(sealed)
+
+    def write_documents(self, plan: bytes, sources: Sequence[Mapping[str, Any]]) -> None:
+        """The plan and what is known of each recording process."""
+        first = sources[0]["environment"] if sources else {}
+        self._file.attrs["environment"] = json.dumps(first, sort_keys=True)
+        schema.write_document(self._file, "plan", plan)
+        schema.write_document(self._file, "sources", json.dumps(list(sources)).encode())
+
+    def _copy_raw(self, file: RecordFile, row: np.void) -> Where:
+        offset = self._bytes.length
+        for piece in file.blocks(row):
+            self._bytes.add(piece)
+        return schema.RAW, offset, 0
+
+    def _copy_xor(self, file: RecordFile, row: np.void, bases: Mapping[int, Content]) -> Where:
+        base = bases.get(int(row["reference"]))
+        if base is None or self._contents[base][0] != schema.RAW:
+            return self._copy_raw(file, row)
+        offset = self._xor.length
+        for words in file.xor_words(row):
+            self._xor.add(words)
+        return schema.XOR, offset, self._contents[base][1]
+
+    def _rows_of(self, file: RecordFile) -> list[tuple[dict[str, Any], bytes]]:
+        found = []
+        for row in file.rows[file.rows["machinery"] == 0]:
+            if row["status"] in (b"crash", b"hang"):
+                continue  # comes with the events
+            fields = dict(zip(row.dtype.names, row.tolist(), strict=True))
+            if row["encoding"] != schema.NONE:
+                fields["encoding"], fields["offset"], fields["reference"] = self._contents[_content(file, row)]
+            text, trial = file.text(row), file.text(row, "trial")
+            found.append((fields | self._text_columns(text, trial), text))
+        return found
+
+    def _event_row(self, arm: str, event: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+        observation = schema.observation_from_json(event)
+        trial = self._trials.get((arm, observation.trial_id), b"")
+        text = schema.text_of(observation)
+        origin = {"arm": arm.encode(), "attempt": event.get("attempt", 0), "machinery": bool(event.get("machinery"))}
+        name = json.loads(trial)["format"].encode() if trial else b""
+        stored = {"encoding": schema.NONE, "format": name} | self._text_columns(text, trial)
+        return schema.row_values(observation) | origin | stored, text
+
+    @cached_property
+    def _trials(self) -> dict[tuple[str, str], bytes]:
+        return {
+            (str(arm["name"]), trial["trial_id"]): schema.trial_text(schema.planned_trial(trial))
+            for arm in self._plan["arms"]
+            for trial in arm.get("trials", ())
+        }
+
+    def _text_columns(self, text: bytes, trial: bytes) -> dict[str, int]:
+        at = self._keep_text(text)
+        return {"text_at": at, "text_n": len(text), "trial_at": self._keep_text(trial), "trial_n": len(trial)}
+
+    def _keep_text(self, text: bytes) -> int:
+        if text not in self._texts:
+            self._texts[text] = self._text.add(np.frombuffer(text, dtype=np.uint8))
+        return self._texts[text]
+
+
+def _content(file: RecordFile, row: np.void) -> Content:
+    """What makes two outputs the same: digest and length; without a digest, the place."""
+    if row["digest"]:
+        return bytes(row["digest"]), int(row["nbytes"])
+    return file.path, int(row["offset"]), int(row["nbytes"])
