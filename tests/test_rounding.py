@@ -321,6 +321,7 @@ def test_split_and_join_at_the_maximum(fmt: Format) -> None:
     assert seen.past_max.tolist() == [False] * 4 + [True] * 3
     assert seen.lo.tolist() == [fmt.max_code] * 7
     assert seen.rem.tolist() == [0, 1 << 61, 1 << 63, 7 << 61] + [(1 << 64) - 1] * 3
+    assert seen.sticky.tolist() == [False] * 4 + [True] * 3
     over, most = fmt.overflow_code | fmt.sign_mask, fmt.max_code | fmt.sign_mask
     tie = most if fmt.max_code % 2 == 0 else over
     expected = {
