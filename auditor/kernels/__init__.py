@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 IMPLEMENTATIONS = ("numpy", "numba")
-SMALL = 1 << 14  # fills below this many elements are not worth loading a compiler for
+SMALL = 1 << 17  # elements; NumPy needs some milliseconds for fewer, loading a compiler takes a second
 
 
 @lru_cache(maxsize=4)
@@ -62,8 +62,13 @@ def _ops(name: str) -> Ops:
     return cast(Ops, numpy_ops)
 
 
-def _chosen(name: str | None) -> Ops:
-    return _ops(os.environ.get("AUDITOR_KERNELS", "") if name is None else name)
+def _chosen(name: str | None, elements: int = SMALL) -> Ops:
+    """The twin asked for; where none is, NumPy for few elements, else AUDITOR_KERNELS, else the fastest that is
+    here.
+    """
+    if name is None:
+        name = os.environ.get("AUDITOR_KERNELS", "") or ("numpy" if elements < SMALL else "")
+    return _ops(name)
 
 
 def implementation() -> str:
@@ -75,7 +80,7 @@ def fill(recipe: Recipe, start: int, out: Codes, *, use: str | None = None) -> N
     """Writes the codes of the indices from ``start`` on into ``out``, shape (n,), the format's code dtype.
     Allocates no more than a block.
     """
-    host.fill(_ops("numpy") if use is None and len(out) < SMALL else _chosen(use), recipe, start, out)
+    host.fill(_chosen(use, len(out)), recipe, start, out)
 
 
 def evaluate(recipe: Recipe, start: int, stop: int) -> Codes:
@@ -89,32 +94,32 @@ def tabulate_words(fmt: Format, words: U32, out: Codes, *, use: str | None = Non
     """Counts for outputs against exact sums given as binary32 codes, shape (n,) each; formats of 16 bits or fewer.
     Raises ValueError.
     """
-    return host.tabulate_words(_chosen(use), fmt, words, out)
+    return host.tabulate_words(_chosen(use, len(out)), fmt, words, out)
 
 
 def tabulate_terms(fmt: Format, terms: Terms | Sequence[Codes], out: Codes, *, use: str | None = None) -> RoundingTable:
     """Counts for outputs, shape (n,), against the exact sums of the terms: arrays of that shape, or a function
     (start, stop) -> arrays, which is asked block by block, from several threads.
     """
-    return host.tabulate_terms(_chosen(use), fmt, _terms(terms), out)
+    return host.tabulate_terms(_chosen(use, len(out)), fmt, _terms(terms), out)
 
 
 def tabulate_recipes(recipes: Sequence[Recipe], start: int, out: Codes, *, use: str | None = None) -> RoundingTable:
     """Counts for outputs of the indices from ``start`` on, the inputs of every contributor regenerated block by
     block.
     """
-    ops = _chosen(use)
+    ops = _chosen(use, len(out))
     return host.tabulate_terms(ops, recipes[0].fmt, host.from_recipes(ops, recipes, start), out)
 
 
 def dose_terms(fmt: Format, terms: Terms | Sequence[Codes], out: Codes, *, use: str | None = None) -> Dose:
     """Counts [bin of rem, lo odd, up], int64 of shape (64, 2, 2), over the inexact sums whose output is a neighbour."""
-    return host.dose_terms(_chosen(use), fmt, _terms(terms), out)
+    return host.dose_terms(_chosen(use, len(out)), fmt, _terms(terms), out)
 
 
 def dose_recipes(recipes: Sequence[Recipe], start: int, out: Codes, *, use: str | None = None) -> Dose:
     """As ``dose_terms``, the inputs regenerated."""
-    ops = _chosen(use)
+    ops = _chosen(use, len(out))
     return host.dose_terms(ops, recipes[0].fmt, host.from_recipes(ops, recipes, start), out)
 
 

@@ -25,10 +25,11 @@ from auditor.numerics.exact import exact_sums
 from auditor.numerics.formats import FORMATS, Format
 from auditor.numerics.hashing import U32
 from auditor.numerics.recipes import Recipe
-from auditor.numerics.rounding import split
+from auditor.numerics.rounding import Split, split
 
 BLOCK = 1 << 16  # elements a step: its scratch (10 bytes an element) stays in the second-level cache
 SERIAL = 1 << 18  # below this many elements threads cost more than they save
+SMALLEST = 1 << 10  # elements that go the slow way together
 BYTES = 1 << 20  # bytes a step of a comparison
 
 T = TypeVar("T")
@@ -103,10 +104,25 @@ def _ieee() -> bool:
     return int((smallest + smallest).view(np.uint32)[0]) == 2
 
 
-def _sum_words(ops: Ops, fmt: Format, terms: Sequence[Codes], words: U32) -> bool:
-    """words = the binary32 codes of the sums; whether every partial sum was exact."""
-    ops.load(fmt, terms[0], words)
-    return all(ops.add(fmt, codes, words) for codes in terms[1:])
+def _summed(ops: Ops, fmt: Format, terms: Sequence[Codes], words: U32) -> Iterator[tuple[slice, bool]]:
+    """Writes the binary32 codes of the sums into ``words``: parts of the block, and whether every addition in a part
+    was exact.
+
+    A block with an addition that is not is halved, so that a few such elements do not send all others the slow way.
+    """
+    if not (_has_words(fmt) and _ieee()):
+        yield slice(0, len(words)), False
+        return
+    todo = [slice(0, len(words))]
+    while todo:
+        part = todo.pop()
+        ops.load(fmt, terms[0][part], words[part])
+        exact = all(ops.add(fmt, codes[part], words[part]) for codes in terms[1:])
+        if exact or part.stop - part.start <= SMALLEST:
+            yield part, exact
+        else:
+            middle = (part.start + part.stop) // 2
+            todo += [slice(part.start, middle), slice(middle, part.stop)]
 
 
 def _table(counts: Counts, elements: int) -> RoundingTable:
@@ -140,42 +156,47 @@ def tabulate_words(ops: Ops, fmt: Format, words: U32, out: Codes) -> RoundingTab
     return sum(_in_parts(len(out), part), RoundingTable())
 
 
-def tabulate_terms(ops: Ops, fmt: Format, terms: Terms, out: Codes) -> RoundingTable:
-    """Counts for outputs, shape (n,), against the exact sums of what ``terms(start, stop)`` gives; every format."""
+def _exact_split(fmt: Format, terms: Sequence[Codes], part: slice) -> Split:
+    return split(fmt, exact_sums(fmt, [codes[part] for codes in terms]))
 
-    def part(low: int, high: int) -> RoundingTable:
+
+def tabulate_terms(ops: Ops, fmt: Format, terms: Terms, out: Codes) -> RoundingTable:
+    """Counts for outputs, shape (n,), against the exact sums of what ``terms(start, stop)`` gives; every format.
+
+    Sums of values of the format are whole multiples of its smallest subnormal, so binary32 words of theirs are never
+    unfit.
+    """
+
+    def work(low: int, high: int) -> RoundingTable:
         words, counts, fast, slow = np.empty(BLOCK, np.uint32), np.zeros(COUNTS, np.int64), 0, RoundingTable()
         for a, b in _blocks(low, high):
-            columns, block, before = terms(a, b), words[: b - a], counts.copy()
-            if _has_words(fmt) and _ieee() and _sum_words(ops, fmt, columns, block):
-                ops.count_words(fmt, block, out[a:b], counts)
-                if counts[UNFIT] == 0:
-                    fast += b - a
-                    continue
-            counts[:] = before
-            slow += tabulate(fmt, split(fmt, exact_sums(fmt, columns)), out[a:b])
+            columns, block, got = terms(a, b), words[: b - a], out[a:b]
+            for part, exact in _summed(ops, fmt, columns, block):
+                if exact:
+                    ops.count_words(fmt, block[part], got[part], counts)
+                    fast += part.stop - part.start
+                else:
+                    slow += tabulate(fmt, _exact_split(fmt, columns, part), got[part])
         return _table(counts, fast) + slow
 
-    return sum(_in_parts(len(out), part), RoundingTable())
+    return sum(_in_parts(len(out), work), RoundingTable())
 
 
 def dose_terms(ops: Ops, fmt: Format, terms: Terms, out: Codes) -> Dose:
     """Counts [bin of rem, lo odd, up], int64 of shape (64, 2, 2): see ``table.dose_response``."""
 
-    def part(low: int, high: int) -> Dose:
+    def work(low: int, high: int) -> Dose:
         words, dose = np.empty(BLOCK, np.uint32), np.zeros((BINS, 2, 2), np.int64)
         for a, b in _blocks(low, high):
-            columns, block, probe = terms(a, b), words[: b - a], np.zeros(COUNTS, np.int64)
-            fast = _has_words(fmt) and _ieee() and _sum_words(ops, fmt, columns, block)
-            if fast:
-                ops.count_words(fmt, block, out[a:b], probe)
-            if fast and probe[UNFIT] == 0:
-                ops.dose_words(fmt, block, out[a:b], dose)
-            else:
-                dose += dose_response(fmt, split(fmt, exact_sums(fmt, columns)), out[a:b])
+            columns, block, got = terms(a, b), words[: b - a], out[a:b]
+            for part, exact in _summed(ops, fmt, columns, block):
+                if exact:
+                    ops.dose_words(fmt, block[part], got[part], dose)
+                else:
+                    dose += dose_response(fmt, _exact_split(fmt, columns, part), got[part])
         return dose
 
-    return sum(_in_parts(len(out), part), np.zeros((BINS, 2, 2), np.int64))
+    return sum(_in_parts(len(out), work), np.zeros((BINS, 2, 2), np.int64))
 
 
 def from_recipes(ops: Ops, recipes: Sequence[Recipe], start: int) -> Terms:

@@ -17,8 +17,17 @@ from numba import float32, int32, int64, uint32
 
 from auditor.kernels.numba_fill import fill
 from auditor.kernels.numba_jit import jit
-from auditor.kernels.numpy_ops import BINARY32_INFINITY, COUNTS, EXACT_RIGHT, REM_SUM, Counts, decode_table
-from auditor.kernels.table import CELLS, Dose
+from auditor.kernels.numpy_ops import (
+    BINARY32_INFINITY,
+    EXACT_RIGHT,
+    EXACT_WRONG,
+    REM_SUM,
+    SKIPPED,
+    UNFIT,
+    Counts,
+    decode_table,
+)
+from auditor.kernels.table import BINS, Dose
 from auditor.model import Codes
 from auditor.numerics.formats import Format
 from auditor.numerics.hashing import U32
@@ -176,28 +185,55 @@ def _class(word: Any, out: Any, lo: Any, fit: Any, bits: Any, past: Any) -> Any:
 
 
 @jit
-def _count_fields(words: Any, out: Any, bits: Any, mantissa: Any, emin: Any, past: Any, counts: Any) -> None:
-    found = np.zeros(128, np.int64)
-    rems = int64(0)
+def _histogram(keys: Any, found: Any) -> None:
+    """Four tables in turn: runs of one key do not wait for each other."""
+    whole = len(keys) // 4 * 4
+    for i in range(0, whole, 4):
+        for bank in range(4):
+            found[bank, keys[i + bank]] += uint32(1)
+    for i in range(whole, len(keys)):
+        found[0, keys[i]] += uint32(1)
+
+
+@jit
+def _class_keys(words: Any, out: Any, bits: Any, mantissa: Any, emin: Any, past: Any, keys: Any) -> Any:
+    """keys = sign, inexact, class, relation in 1, 1, 3 and 2 bits; the rem of outputs that are neighbours, added, in
+    units of 2**-32.
+    """
+    low, high, half = uint32(0), uint32(0), uint32(0x80000000)
     for i in range(len(out)):
         word = uint32(words[i])
         lo, rem, fit = _fields(word, mantissa, emin)
         kind = _class(word, uint32(out[i]), lo, fit, bits, past)
-        half = uint32(0x80000000)
-        relation = uint32(3) if rem > half else (uint32(1 + (lo & 1)) if rem == half else uint32(0))
-        found[(word >> 31) * 64 + (rem != 0) * 32 + kind * 4 + relation] += 1
-        rems += int64(rem) if kind < 2 else int64(0)
+        tied = uint32(uint32(1) + uint32(lo & uint32(1))) if rem == half else uint32(0)
+        relation = uint32(3) if rem > half else tied
+        inexact = uint32(1) if rem != uint32(0) else uint32(0)
+        upper = uint32(uint32(uint32(word >> uint32(31)) << uint32(6)) | uint32(inexact << uint32(5)))
+        keys[i] = uint32(upper | uint32(uint32(kind << uint32(2)) | relation))
+        counted = rem if kind < uint32(2) else uint32(0)
+        low, high = uint32(low + uint32(counted & uint32(0xFFFF))), uint32(high + uint32(counted >> uint32(16)))
+    return (int64(high) << int64(16)) + int64(low)
+
+
+@jit
+def _count_fields(words: Any, out: Any, bits: Any, mantissa: Any, emin: Any, past: Any, keys: Any, counts: Any) -> None:
+    """Any format of 16 bits or fewer and any output, at most _BLOCK elements; ``keys``: scratch, uint8."""
+    counts[REM_SUM] += _class_keys(words, out, bits, mantissa, emin, past, keys)
+    banks = np.zeros((4, 128), np.uint32)
+    _histogram(keys, banks)
     for sign in range(2):
-        for kind in range(8):
+        for kind in range(5):
             for relation in range(4):
-                exact, inexact = found[sign * 64 + kind * 4 + relation], found[sign * 64 + 32 + kind * 4 + relation]
+                exact, inexact = int64(0), int64(0)
+                for bank in range(4):
+                    exact += int64(banks[bank, sign * 64 + kind * 4 + relation])
+                    inexact += int64(banks[bank, sign * 64 + 32 + kind * 4 + relation])
                 if kind < 2:
                     counts[sign * 8 + kind * 4 + relation] += inexact
-                counts[CELLS] += exact if kind == 0 else 0
-                counts[CELLS + 1] += exact if kind in (1, 2) else 0
-                counts[CELLS + 2] += exact + inexact if kind == 3 else 0
-                counts[CELLS + 3] += exact + inexact if kind == 4 else 0
-    counts[CELLS + 4] += rems
+                counts[EXACT_RIGHT] += exact if kind == 0 else 0
+                counts[EXACT_WRONG] += exact if (kind == 1) | (kind == 2) else 0
+                counts[SKIPPED] += exact + inexact if kind == 3 else 0
+                counts[UNFIT] += exact + inexact if kind == 4 else 0
 
 
 def _shape(fmt: Format) -> tuple[int, int, int, Any]:
@@ -206,26 +242,27 @@ def _shape(fmt: Format) -> tuple[int, int, int, Any]:
 
 def count_words(fmt: Format, words: U32, out: Codes, counts: Counts) -> None:
     """Adds the counts of one block to ``counts`` (int64 of COUNTS entries)."""
-    assert len(counts) == COUNTS
-    if fmt.name != "bfloat16":
-        _count_fields(words, out, *_shape(fmt), counts)
-        return
+    keys = np.empty(_BLOCK, np.uint8)
     for start in range(0, len(words), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        if not _count_shift(words[part].view(np.int32), out[part], counts):
-            _count_fields(words[part], out[part], *_shape(fmt), counts)
+        some, got = words[start : start + _BLOCK], out[start : start + _BLOCK]
+        if fmt.name != "bfloat16" or not _count_shift(some.view(np.int32), got, counts):
+            _count_fields(some, got, *_shape(fmt), keys[: len(got)], counts)
 
 
 @jit
-def _dose(words: Any, out: Any, bits: Any, mantissa: Any, emin: Any, past: Any, dose: Any) -> None:
+def _dose_keys(words: Any, out: Any, bits: Any, mantissa: Any, emin: Any, past: Any, keys: Any) -> None:
+    """keys = bin of rem, lo odd, up; 4 * BINS where nothing is counted."""
     for i in range(len(out)):
         word = uint32(words[i])
         lo, rem, fit = _fields(word, mantissa, emin)
         kind = _class(word, uint32(out[i]), lo, fit, bits, past)
-        if (kind < 2) & (rem != 0):
-            dose[rem >> 26, lo & 1, kind] += 1
+        place = uint32(uint32(uint32(rem >> uint32(26)) << uint32(2)) | uint32(uint32(lo & uint32(1)) << uint32(1)))
+        keys[i] = uint32(place | kind) if (kind < uint32(2)) & (rem != uint32(0)) else uint32(4 * BINS)
 
 
 def dose_words(fmt: Format, words: U32, out: Codes, dose: Dose) -> None:
     """Adds one block's counts [bin of rem, lo odd, up] to ``dose``; words that are unfit must not occur."""
-    _dose(words, out, *_shape(fmt), dose)
+    keys, banks = np.empty(len(words), np.uint16), np.zeros((4, 4 * BINS + 1), np.uint32)
+    _dose_keys(words, out, *_shape(fmt), keys)
+    _histogram(keys, banks)
+    dose += banks.sum(axis=0, dtype=np.int64)[: 4 * BINS].reshape(BINS, 2, 2)
