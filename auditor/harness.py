@@ -260,8 +260,9 @@ def _fill(state: _Rank, trial: Trial, repeat: int) -> None:
 
 def _generate(trial: Trial, repeat: int, rank: int) -> Bytes:
     fmt = trial.call.fmt
-    head = fill_codes(fmt, trial.head, rank, after=False)
-    tail = fill_codes(fmt, trial.tail, rank, after=True)
+    position = trial.members.index(rank)
+    head = fill_codes(fmt, trial.head, position, after=False)
+    tail = fill_codes(fmt, trial.tail, position, after=True)
     codes = np.empty(head.size + trial.send_count + tail.size, fmt.dtype)
     codes[: head.size], codes[head.size + trial.send_count :] = head, tail
     for start in range(0, trial.send_count, BLOCK):

@@ -113,8 +113,8 @@ def prefill_code(fmt: Format, name: str) -> int:
     return fmt.overflow_code | sign | ((pattern & (quiet - 1)) | 1)
 
 
-def fill_codes(fmt: Format, fill: str, rank: int, *, after: bool) -> Codes:
-    """GUARD bytes of a head (``after`` False) or tail fill, as codes. Every member sends its own.
+def fill_codes(fmt: Format, fill: str, position: int, *, after: bool) -> Codes:
+    """GUARD bytes of a head (``after`` False) or tail fill, as codes; ``position``: of the member in its group.
 
     ``trigger:A`` sums to 1.0 and ``trigger:B`` to 1.75 over the members (NUMERICS §1.5).
     """
@@ -122,16 +122,16 @@ def fill_codes(fmt: Format, fill: str, rank: int, *, after: bool) -> Codes:
     kind, _, argument = fill.partition(":")
     if kind == "random":
         stream = _RANDOM_STREAM + after
-        words = counter_hash(stream_key(int(argument), rank, stream, 0), np.arange(GUARD // 4, dtype=np.uint32))
+        words = counter_hash(stream_key(int(argument), position, stream, 0), np.arange(GUARD // 4, dtype=np.uint32))
         return words.view(fmt.dtype)
     one = fmt.power_of_two(0)
     half_more = 1 << (fmt.mantissa_bits - 1)
     if kind == "trigger":
         three_quarters = fmt.power_of_two(-1) | half_more
-        per_rank = {"A": (one, 0), "B": (one, three_quarters)}.get(argument)
-        if per_rank is None:
+        per_member = {"A": (one, 0), "B": (one, three_quarters)}.get(argument)
+        if per_member is None:
             raise ConfigError(f"fill {fill!r}: a trigger is A or B")
-        return np.full(n, per_rank[rank] if rank < 2 else 0, fmt.dtype)
+        return np.full(n, per_member[position] if position < 2 else 0, fmt.dtype)
     codes = {"zero": 0, "finite": one | half_more, "huge": fmt.max_code, "nan": fmt.nan_code}
     if kind not in codes or argument:
         raise ConfigError(f"fill {fill!r} is none of zero, finite, huge, nan, random:k, trigger:A, trigger:B")

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -207,8 +208,7 @@ class Trial:
     @property
     def trial_id(self) -> str:
         """First 12 hex digits of SHA-256 of the canonical JSON: same content, same id, on every machine."""
-        canonical = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        return _trial_id(self)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -227,6 +227,12 @@ class Trial:
         call_names = {f.name for f in fields(Call)}
         call = replace(self.call, **{k: v for k, v in changes.items() if k in call_names})
         return replace(self, call=call, **{k: v for k, v in changes.items() if k not in call_names})
+
+
+@lru_cache(maxsize=1 << 16)
+def _trial_id(trial: Trial) -> str:
+    canonical = json.dumps(trial.to_json(), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
