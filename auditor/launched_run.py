@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +65,16 @@ def chosen_arm(config: Config, options: RunOptions) -> ArmSpec:
     )
 
 
-def commands(config: Config, names: list[str]) -> list[str]:
-    """One command line for each arm, and the one that joins their runs."""
+def commands(config: Config, names: list[str], ran: Sequence[str] = ()) -> list[str]:
+    """One command line for each arm, and the one that joins their runs with those that ``ran``."""
     source = () if config.source == BUILT_IN else (config.source,)
     lines = []
     for name in names:
         arm = config.arm(name)
         words = ("mpiexec", "-n", str(arm.ranks), "auditor", "run", *source, "--arm", name, *config.arguments)
         lines.append("  " + shlex.join([*words, "--out", f"results/{name}"]))
-    return [*lines, "  " + shlex.join(["auditor", "join", *(f"results/{n}" for n in names), "--out", "results/joined"])]
+    runs = [*ran, *(f"results/{name}" for name in names)]
+    return [*lines, "  " + shlex.join(["auditor", "join", *runs, "--out", "results/joined"])]
 
 
 def _run(config: Config, options: RunOptions, arm: ArmSpec, control: MpiControl) -> int:
@@ -100,7 +101,10 @@ def _run(config: Config, options: RunOptions, arm: ArmSpec, control: MpiControl)
         code = finish(run_dir, options.as_json)
         left = [other.name for other in config.arms if other.name != arm.name]
         if left:
-            say("arms left to run, one job each, and how to join them:\n" + "\n".join(commands(config, left)))
+            say(
+                "arms left to run, one job each, and how to join them:\n"
+                + "\n".join(commands(config, left, [str(options.out or run_dir)]))
+            )
     return int(control.broadcast(str(code).encode()))
 
 
