@@ -415,6 +415,26 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path, make: Callable[[P
     assert verify(path) == [str(caught.value)]
 
 
+def test_a_locked_file_says_what_to_set(tmp_path: Path) -> None:
+    import fcntl
+
+    small_run(tmp_path)
+    run = store.join(tmp_path)
+    with run.open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(EvidenceError, match=r"run\.h5: cannot be opened .*set HDF5_USE_FILE_LOCKING=FALSE"):
+            RunReader(tmp_path)
+    RunReader(tmp_path).close()
+
+
+def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_run(tmp_path)
+    run = store.join(tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(EvidenceError, match=r"run\.h5: may not be read"):
+        RunReader(run)
+
+
 def test_a_shard_is_never_opened_again(tmp_path: Path) -> None:
     make_shard(tmp_path, "a").close()
     with pytest.raises(EvidenceError, match="never reopened; use the next attempt number"):
@@ -525,6 +545,15 @@ def test_joining_what_contradicts_its_digests_keeps_the_shards(tmp_path: Path) -
         store.join(tmp_path)
     assert file.exists()
     assert [path.name for path in tmp_path.iterdir() if "run.h5" in path.name] == []
+
+
+def test_rows_of_an_arm_that_the_plan_has_not_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    make_shard(tmp_path, "tree").close()
+    rewrite(shard_path(tmp_path, "ring", 3, 0), lambda rows: rows["arm"].__setitem__(0, b"x"))
+    with pytest.raises(EvidenceError, match="holds arm x, which the plan has not"):
+        store.join(tmp_path)
+    assert shard_path(tmp_path, "ring", 3, 0).exists()
 
 
 def rewrite(path: Path, change: Callable[[Any], None]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from auditor.errors import EvidenceError
 from auditor.model import Bytes, Observation
 from auditor.store import schema
 from auditor.store.salvage import Superblock, UnclosedFile, read_superblock
-from auditor.store.schema import Rows
+from auditor.store.schema import Row, Rows
 from auditor.store.writer import reason
 
 
@@ -25,6 +27,8 @@ def open_file(path: Path) -> tuple[h5py.File, Superblock | None]:
     """The open file, and the superblock of one that was not closed: its writer is alive or was killed, or it is cut off."""
     if not path.is_file():
         raise EvidenceError(f"{path}: no such file; name a run directory or its run.h5")
+    if not os.access(path, os.R_OK):
+        raise EvidenceError(f"{path}: may not be read; ask its owner for the permission")
     if not h5py.is_hdf5(path):
         raise EvidenceError(f"{path}: not an HDF5 file, or torn at its start; name a run directory or its run.h5")
     try:
@@ -42,10 +46,19 @@ def open_file(path: Path) -> tuple[h5py.File, Superblock | None]:
 
 def torn(path: Path, cause: Exception) -> EvidenceError:
     """What is said of a file that cannot be read at all."""
-    return EvidenceError(f"{path}: torn beyond reading ({reason(cause)}); restore it from a copy")
+    words = reason(cause)
+    if "lock" in words:
+        return EvidenceError(f"{path}: cannot be opened ({words})")
+    return EvidenceError(f"{path}: torn beyond reading ({words}); restore it from a copy")
 
 
 Flags = npt.NDArray[np.bool_]
+UNREADABLE = (
+    OSError,
+    KeyError,
+    RuntimeError,
+    ValueError,
+)  # what h5py raises for a damaged file, by where the damage is
 ATTEMPTS = 5
 WINDOW = 1 << 20  # small outputs are read by the mebibyte: they lie in the order in which they are asked for
 
@@ -67,7 +80,7 @@ class RecordFile:
             try:
                 self._open()
                 return
-            except (OSError, KeyError, RuntimeError, ValueError) as error:
+            except UNREADABLE as error:
                 if attempt == ATTEMPTS - 1 or self.closed_properly:
                     raise torn(path, error) from error
             time.sleep(0.01)  # a live writer may have been in the middle of a piece of metadata
@@ -76,6 +89,24 @@ class RecordFile:
     def kind(self) -> str:
         """``shard``, ``run`` (joined) or ``listing`` (a run too large to join)."""
         return str(self.attributes.get("kind", ""))
+
+    @cached_property
+    def trials(self) -> list[str]:
+        """Trial id of each row."""
+        return [trial.decode(errors="replace") for trial in self.rows["trial"].tolist()]
+
+    @cached_property
+    def events(self) -> frozenset[int]:
+        """Numbers of the rows that the parent process noted."""
+        noted = np.isin(self.rows["status"], schema.EVENTS) | (self.rows["machinery"] > 0)
+        return frozenset(np.flatnonzero(noted).tolist())
+
+    def row(self, number: int) -> Row:
+        return Row._make(self.rows[number].item())
+
+    def select(self, which: Flags | None = None) -> Iterator[Row]:
+        """All rows, or those that ``which`` marks."""
+        return rows_of(self.rows if which is None else self.rows[which])
 
     def json(self, name: str) -> Any:
         """A JSON document kept in a dataset of its own. Raises EvidenceError where it is missing or damaged."""
@@ -88,44 +119,44 @@ class RecordFile:
         """Bytes of a document dataset."""
         try:
             return bytes(self._handle()[name][()].tobytes())
-        except (OSError, KeyError) as error:
+        except UNREADABLE as error:
             raise EvidenceError(
                 f"{self.path}: dataset {name!r} is missing or damaged; restore it from a copy"
             ) from error
 
-    def text(self, row: np.void, column: str = "text") -> bytes:
-        at = int(row[f"{column}_at"])
-        return self._text[at : at + int(row[f"{column}_n"])].tobytes()
+    def text(self, row: Row, column: str = "text") -> bytes:
+        at, length = (row.text_at, row.text_n) if column == "text" else (row.trial_at, row.trial_n)
+        return self._text[at : at + length]
 
-    def observation(self, row: np.void) -> Observation:
+    def observation(self, row: Row) -> Observation:
         return schema.observation_of(row, self.text(row))
 
-    def blocks(self, row: np.void, block: int = schema.BLOCK) -> Iterator[Bytes]:
+    def blocks(self, row: Row, block: int = schema.BLOCK) -> Iterator[Bytes]:
         """The output's bytes in pieces of at most ``block`` (a multiple of 8). Raises EvidenceError where they are not there."""
-        if row["encoding"] == schema.NONE:
-            raise EvidenceError(f"{self.name(row)}: no output was recorded (status {row['status'].decode()})")
-        for start, stop in schema.spans(int(row["nbytes"]), block):
+        if row.encoding == schema.NONE:
+            raise EvidenceError(f"{self.name(row)}: no output was recorded (status {row.status.decode()})")
+        for start, stop in schema.spans(row.nbytes, block):
             yield self._piece(row, start, stop)
 
-    def read(self, row: np.void) -> Bytes:
+    def read(self, row: Row) -> Bytes:
         """The output's bytes."""
-        out = np.empty(int(row["nbytes"]), dtype=np.uint8)
+        out = np.empty(row.nbytes, dtype=np.uint8)
         at = 0
         for piece in self.blocks(row):
             out[at : at + len(piece)] = piece
             at += len(piece)
         return out
 
-    def xor_words(self, row: np.void) -> Iterator[np.ndarray[Any, Any]]:
+    def xor_words(self, row: Row) -> Iterator[np.ndarray[Any, Any]]:
         """The stored difference in whole chunks, as 64-bit words."""
-        first = int(row["offset"])
-        for start in range(0, -(-int(row["nbytes"]) // 8), schema.XOR_CHUNK):
+        first = row.offset
+        for start in range(0, -(-row.nbytes // 8), schema.XOR_CHUNK):
             yield self._slice("xor", row, first + start, first + start + schema.XOR_CHUNK)
 
-    def name(self, row: np.void) -> str:
+    def name(self, row: Row) -> str:
         """One observation, for people."""
-        arm, trial = row["arm"].decode(errors="replace"), row["trial"].decode(errors="replace")
-        return f"{self.path}: arm {arm}, trial {trial}, repeat {row['repeat']}, rank {row['rank']}"
+        arm, trial = row.arm.decode(errors="replace"), row.trial.decode(errors="replace")
+        return f"{self.path}: arm {arm}, trial {trial}, repeat {row.repeat}, rank {row.rank}"
 
     def release(self) -> None:
         """Give back the file handle and what is held of the outputs; both come again when needed."""
@@ -141,23 +172,23 @@ class RecordFile:
             self._file, _ = open_file(self.path)
         return self._file
 
-    def _piece(self, row: np.void, start: int, stop: int) -> Bytes:
-        at = int(row["offset"])
-        if row["encoding"] == schema.RAW:
+    def _piece(self, row: Row, start: int, stop: int) -> Bytes:
+        at = row.offset
+        if row.encoding == schema.RAW:
             return self._slice("bytes", row, at + start, at + stop)
         words = self._slice("xor", row, at + start // 8, at + -(-stop // 8))
-        base = int(row["reference"])
+        base = row.reference
         return self._slice("bytes", row, base + start, base + stop) ^ words.view(np.uint8)[: stop - start]
 
-    def _slice(self, store: str, row: np.void, start: int, stop: int) -> np.ndarray[Any, Any]:
+    def _slice(self, store: str, row: Row, start: int, stop: int) -> np.ndarray[Any, Any]:
         if store == "bytes" and stop - start < WINDOW // 16:
             try:
                 return self._from_window(start, stop)
-            except (OSError, ValueError):
+            except UNREADABLE:
                 pass  # the window reaches into a hole; the slice alone may not
         try:
             values = self._handle()[store][start:stop]
-        except (OSError, KeyError) as error:
+        except UNREADABLE as error:
             raise EvidenceError(f"{self.name(row)}: bytes cannot be read ({reason(error)})") from error
         if len(values) != stop - start:
             raise EvidenceError(f"{self.name(row)}: bytes lie past the end of dataset {store!r}")
@@ -187,7 +218,7 @@ class RecordFile:
 
     def _load(self) -> None:
         whole = self._whole()
-        self._text: Bytes = self._prefix("text", whole)
+        self._text = self._prefix("text", whole).tobytes()
         rows = self._prefix("index", whole)
         sealed, good = self._complete(rows, whole)
         self.rows: Rows = rows[good]
@@ -213,7 +244,7 @@ class RecordFile:
 
     def _complete(self, rows: Rows, whole: dict[str, int | bool]) -> tuple[Flags, Flags]:
         """Which rows agree with their checksum, and which of these have all their bytes in the file."""
-        texts = [self.text(row) for row in rows]
+        texts = [self.text(row) for row in rows_of(rows)]
         sealed: Flags = np.array(schema.checksums(rows, texts), dtype=np.uint32) == rows["crc"]
         good = sealed.copy()
         if whole["bytes"] is not True:
@@ -224,6 +255,11 @@ class RecordFile:
             ends = rows["offset"] + (rows["nbytes"] + np.uint64(7)) // np.uint64(8)
             good &= (rows["encoding"] != schema.XOR) | (ends <= np.uint64(whole["xor"]))
         return sealed, good
+
+
+def rows_of(rows: Rows) -> Iterator[Row]:
+    """Rows as Python values, made some thousands at a time."""
+    return (Row._make(values) for start, stop in schema.spans(len(rows), 4096) for values in rows[start:stop].tolist())
 
 
 def _present(dataset: h5py.Dataset, size: int) -> int | bool:

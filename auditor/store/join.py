@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from auditor.errors import EvidenceError
 from auditor.store import schema
 from auditor.store.file import RecordFile
@@ -41,7 +39,7 @@ def join(run_dir: Path, *, keep_shards: bool = False, size_limit: int = SIZE_LIM
         if shards and stored_bytes(reader.files) > size_limit:
             return _write_listing(target, reader)
         done = [file for file in reader.files if file.kind == "run"]
-        if shards or not done or _event_rows(done) != len(events):
+        if shards or not done or sum(len(file.events) for file in done) != len(events):
             _write_run(target, reader.run_id, reader.plan, reader.plan_bytes, [reader], events)
         removable = [file.path for file in shards if file.closed_properly and not file.problems]
     if not keep_shards:
@@ -82,8 +80,8 @@ def stored_bytes(files: Iterable[RecordFile]) -> int:
     """Bytes that the outputs take in files, each distinct one once."""
     distinct: dict[tuple[bytes, int], int] = {}
     for file in files:
-        for row in file.rows[file.rows["nbytes"] > 0][["digest", "nbytes"]]:
-            distinct[bytes(row["digest"]), int(row["nbytes"])] = int(row["nbytes"])
+        for digest, nbytes in file.rows[["digest", "nbytes"]].tolist():
+            distinct[digest, nbytes] = nbytes
     return sum(distinct.values())
 
 
@@ -123,11 +121,6 @@ def _plan_beside(path: Path) -> bytes | None:
         return file.document("plan")
     finally:
         file.close()
-
-
-def _event_rows(files: Iterable[RecordFile]) -> int:
-    dead = [np.isin(file.rows["status"], (b"crash", b"hang")) | (file.rows["machinery"] > 0) for file in files]
-    return int(sum(np.count_nonzero(rows) for rows in dead))
 
 
 def _write_run(

@@ -16,6 +16,7 @@ from auditor.errors import EvidenceError
 from auditor.store import schema
 from auditor.store.file import RecordFile
 from auditor.store.reader import RunReader
+from auditor.store.schema import Row
 from auditor.store.writer import Appender, create_file
 
 Content = tuple[Any, ...]
@@ -100,10 +101,12 @@ class Merger:
         chunk = max(4096, min(schema.BYTES_CHUNK, 1 << max(0, raw - 1).bit_length()))
         self._file = create_file(path, attributes, max(map(len, names), default=1), bytes_chunk=chunk)
         self._bytes, self._xor = Appender(self._file["bytes"]), Appender(self._file["xor"])
-        self._text, self._index = Appender(self._file["text"]), self._file["index"]
+        self._text, self._index = Appender(self._file["text"]), Appender(self._file["index"])
+        self._rows: list[Row] = []
+        self._row_texts: list[bytes] = []
         self._contents: dict[Content, Where] = {}
         self._texts: dict[bytes, int] = {}
-        self._order = {name: number for number, name in enumerate(names)}
+        self._arms = names
 
     def __enter__(self) -> Merger:
         return self
@@ -114,13 +117,14 @@ class Merger:
     def copy_outputs(self) -> None:
         """Every distinct output once: first the raw ones, then the differences."""
         for file in self._inputs:
-            for row in file.rows[file.rows["encoding"] == schema.RAW]:
+            for row in file.select(file.rows["encoding"] == schema.RAW):
                 if _content(file, row) not in self._contents:
                     self._contents[_content(file, row)] = self._copy_raw(file, row)
             file.release()
         for file in self._inputs:
-            bases = {int(row["offset"]): _content(file, row) for row in file.rows if row["encoding"] == schema.RAW}
-            for row in file.rows[file.rows["encoding"] == schema.XOR]:
+            raw = file.select(file.rows["encoding"] == schema.RAW)
+            bases = {row.offset: _content(file, row) for row in raw}
+            for row in file.select(file.rows["encoding"] == schema.XOR):
                 if _content(file, row) not in self._contents:
                     self._contents[_content(file, row)] = self._copy_xor(file, row, bases)
             file.release()
@@ -128,21 +132,32 @@ class Merger:
         self._xor.drain()
 
     def write_rows(self, events: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """The index: arms in the plan's order, then as recorded; then the crashes and hangs that the parent process noted."""
-        rows = [row for file in self._inputs for row in self._rows_of(file)]
-        rows += [self._event_row(name, event) for name, event in events]
-        distinct: dict[tuple[Any, ...], tuple[dict[str, Any], bytes]] = {}
-        for row, text in rows:
-            key = tuple(row[k] for k in ("arm", "trial", "repeat", "rank", "attempt", "status", "machinery"))
-            distinct.setdefault((*key, text if row["status"] in (b"crash", b"hang") else b""), (row, text))
-        kept = sorted(distinct.values(), key=lambda pair: self._order.get(pair[0]["arm"], len(self._order)))
-        names = self._index.dtype.names
-        values = [tuple(row.get(name, 0) for name in names) for row, _ in kept]
-        sealed = schema.seal(np.array(values, dtype=self._index.dtype), [text for _, text in kept])
-        self._index.resize((len(sealed),))
-        self._index[:] = sealed
+        """The index: arms in the plan's order, as recorded; after each, the crashes and hangs that the parent process noted."""
+        self._check_arms()
+        for name in self._arms:
+            seen: set[tuple[Any, ...]] = set()
+            for file in self._inputs:
+                for row in file.select(file.rows["arm"] == name):
+                    key = (row.trial, row.repeat, row.rank, row.attempt)
+                    if (
+                        not row.is_event and key not in seen
+                    ):  # events come below; a shard may have been joined in part before
+                        seen.add(key)
+                        self._add_row(self._placed(file, row), file.text(row), file.text(row, "trial"))
+            for arm, event in events:
+                if arm.encode() == name:
+                    self._add_event(arm, event)
+            self._write_rows()
         self._text.drain()
-        self._file.attrs["observations"] = len(sealed)
+        self._index.drain()
+        self._file.attrs["observations"] = self._index.length
+
+    def _check_arms(self) -> None:
+        for file in self._inputs:
+            unknown = set(file.rows["arm"].tolist()) - set(self._arms)
+            if unknown:
+                names = ", ".join(sorted(name.decode(errors="replace") for name in unknown))
+                raise EvidenceError(f"{file.path}: holds arm {names}, which the plan has not; it was not joined")
 
     def write_documents(self, plan: bytes, sources: Sequence[Mapping[str, Any]]) -> None:
         """The plan and what is known of each recording process."""
@@ -151,14 +166,14 @@ class Merger:
         schema.write_document(self._file, "plan", plan)
         schema.write_document(self._file, "sources", json.dumps(list(sources)).encode())
 
-    def _copy_raw(self, file: RecordFile, row: np.void) -> Where:
+    def _copy_raw(self, file: RecordFile, row: Row) -> Where:
         offset = self._bytes.length
         for piece in file.blocks(row):
             self._bytes.add(piece)
         return schema.RAW, offset, 0
 
-    def _copy_xor(self, file: RecordFile, row: np.void, bases: Mapping[int, Content]) -> Where:
-        base = bases.get(int(row["reference"]))
+    def _copy_xor(self, file: RecordFile, row: Row, bases: Mapping[int, Content]) -> Where:
+        base = bases.get(row.reference)
         if base is None or self._contents[base][0] != schema.RAW:
             return self._copy_raw(file, row)
         offset = self._xor.length
@@ -166,26 +181,34 @@ class Merger:
             self._xor.add(words)
         return schema.XOR, offset, self._contents[base][1]
 
-    def _rows_of(self, file: RecordFile) -> list[tuple[dict[str, Any], bytes]]:
-        found = []
-        for row in file.rows[file.rows["machinery"] == 0]:
-            if row["status"] in (b"crash", b"hang"):
-                continue  # comes with the events
-            fields = dict(zip(row.dtype.names, row.tolist(), strict=True))
-            if row["encoding"] != schema.NONE:
-                fields["encoding"], fields["offset"], fields["reference"] = self._contents[_content(file, row)]
-            text, trial = file.text(row), file.text(row, "trial")
-            found.append((fields | self._text_columns(text, trial), text))
-        return found
+    def _placed(self, file: RecordFile, row: Row) -> Row:
+        """The row with the place that its output has in the new file."""
+        if row.encoding == schema.NONE:
+            return row
+        encoding, offset, reference = self._contents[_content(file, row)]
+        return row._replace(encoding=encoding, offset=offset, reference=reference)
 
-    def _event_row(self, arm: str, event: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def _add_event(self, arm: str, event: Mapping[str, Any]) -> None:
         observation = schema.observation_from_json(event)
         trial = self._trials.get((arm, observation.trial_id), b"")
-        text = schema.text_of(observation)
-        origin = {"arm": arm.encode(), "attempt": event.get("attempt", 0), "machinery": bool(event.get("machinery"))}
-        name = json.loads(trial)["format"].encode() if trial else b""
-        stored = {"encoding": schema.NONE, "format": name} | self._text_columns(text, trial)
-        return schema.row_values(observation) | origin | stored, text
+        nothing: dict[str, Any] = dict.fromkeys(Row._fields, 0) | {
+            "format": json.loads(trial)["format"].encode() if trial else b""
+        }
+        origin = {"arm": arm.encode(), "attempt": event["attempt"], "machinery": int(event["machinery"])}
+        row = Row(**(nothing | {"encoding": schema.NONE} | schema.row_values(observation) | origin))
+        self._add_row(row, schema.text_of(observation), trial)
+
+    def _add_row(self, row: Row, text: bytes, trial: bytes) -> None:
+        text_at, trial_at = self._keep_text(text), self._keep_text(trial)
+        self._rows.append(row._replace(text_at=text_at, text_n=len(text), trial_at=trial_at, trial_n=len(trial)))
+        self._row_texts.append(text)
+        if len(self._rows) >= 4096:
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        values = np.array(self._rows, dtype=self._index.dataset.dtype)
+        self._index.add(schema.seal(values, self._row_texts))
+        self._rows, self._row_texts = [], []
 
     @cached_property
     def _trials(self) -> dict[tuple[str, str], bytes]:
@@ -195,18 +218,12 @@ class Merger:
             for trial in arm.get("trials", ())
         }
 
-    def _text_columns(self, text: bytes, trial: bytes) -> dict[str, int]:
-        at = self._keep_text(text)
-        return {"text_at": at, "text_n": len(text), "trial_at": self._keep_text(trial), "trial_n": len(trial)}
-
     def _keep_text(self, text: bytes) -> int:
         if text not in self._texts:
             self._texts[text] = self._text.add(np.frombuffer(text, dtype=np.uint8))
         return self._texts[text]
 
 
-def _content(file: RecordFile, row: np.void) -> Content:
+def _content(file: RecordFile, row: Row) -> Content:
     """What makes two outputs the same: digest and length; without a digest, the place."""
-    if row["digest"]:
-        return bytes(row["digest"]), int(row["nbytes"])
-    return file.path, int(row["offset"]), int(row["nbytes"])
+    return (row.digest, row.nbytes) if row.digest else (file.path, row.offset, row.nbytes)

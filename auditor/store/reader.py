@@ -16,6 +16,7 @@ from auditor.model import Bytes, Codes, Observation, Planned
 from auditor.numerics.formats import FORMATS
 from auditor.store import schema
 from auditor.store.file import RecordFile
+from auditor.store.schema import Row
 
 CACHE_BYTES = 256 << 20
 OPEN_FILES = 64
@@ -113,8 +114,8 @@ class RunReader:
     def read(self, place: Place) -> Bytes:
         """An output's bytes, read-only, through a cache bounded by bytes."""
         file, number = place
-        row = file.rows[number]
-        key = (row["digest"], int(row["nbytes"])) if row["digest"] else (file.path, row["encoding"], int(row["offset"]))
+        row = file.row(number)
+        key = (row.digest, row.nbytes) if row.digest else (file.path, row.encoding, row.offset, row.nbytes)
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
@@ -267,7 +268,7 @@ class RecordedArm:
         self.events = _distinct(_stored_events(places) + [{"attempt": 0, "machinery": False, **e} for e in events])
         self._places: dict[str, list[Place]] = {}
         for file, number in places:
-            self._places.setdefault(file.rows["trial"][number].decode(), []).append((file, number))
+            self._places.setdefault(file.trials[number], []).append((file, number))
         self._observations: dict[str, tuple[Observation, ...]] = {}
         self._outputs: dict[tuple[str, int, int], Place] = {}
         reader.problems += [self._machinery_line(event) for event in self._unrepeated()]
@@ -320,20 +321,21 @@ class RecordedArm:
             raise EvidenceError(
                 f"{self._reader.path}: no output was recorded for {where}; see what it has with: auditor show"
             )
-        row = place[0].rows[place[1]]
-        codes: Codes = self._reader.read(place).view(FORMATS[row["format"].decode()].dtype)
+        name = bytes(place[0].rows[place[1]]["format"]).decode()
+        codes: Codes = self._reader.read(place).view(FORMATS[name].dtype)
         return codes
 
     def _collect(self, trial_id: str) -> tuple[Observation, ...]:
-        latest: dict[tuple[int, int], Place] = {}
-        for place in sorted(self._places.get(trial_id, ()), key=_attempt):
-            row = place[0].rows[place[1]]
-            if not _is_event(row):
-                latest[int(row["repeat"]), int(row["rank"])] = place
-        for (repeat, rank), (file, number) in latest.items():
-            if file.rows["encoding"][number] != schema.NONE:
-                self._outputs[trial_id, repeat, rank] = (file, number)
-        seen = [file.observation(file.rows[number]) for file, number in latest.values()]
+        latest: dict[tuple[int, int], tuple[Row, Place]] = {}
+        for place in self._places.get(trial_id, ()):
+            row = place[0].row(place[1])
+            known = latest.get((row.repeat, row.rank))
+            if not row.is_event and (known is None or known[0].attempt <= row.attempt):
+                latest[row.repeat, row.rank] = (row, place)
+        for key, (row, place) in latest.items():
+            if row.encoding != schema.NONE:
+                self._outputs[trial_id, *key] = place
+        seen = [file.observation(row) for row, (file, _) in latest.values()]
         deaths = [
             schema.observation_from_json(e) for e in self.events if e["trial_id"] == trial_id and not e.get("machinery")
         ]
@@ -344,10 +346,8 @@ class RecordedArm:
         return [e for e in self.events if e.get("machinery") and not self._ran_after(e)]
 
     def _ran_after(self, event: Mapping[str, Any]) -> bool:
-        rows = (file.rows[number] for file, number in self._places.get(event["trial_id"], ()))
-        return any(
-            row["repeat"] == event["repeat"] and row["rank"] == event["rank"] and not _is_event(row) for row in rows
-        )
+        rows = (file.row(number) for file, number in self._places.get(event["trial_id"], ()))
+        return any((row.repeat, row.rank) == (event["repeat"], event["rank"]) and not row.is_event for row in rows)
 
     def _machinery_line(self, event: Mapping[str, Any]) -> str:
         what = event.get("message") or "ended from outside"
@@ -370,19 +370,10 @@ def _planned(entry: Mapping[str, Any]) -> Planned:
     return Planned(trial=schema.planned_trial(entry), repeats=int(entry["repeats"]), probes=tuple(entry["probes"]))
 
 
-def _attempt(place: Place) -> int:
-    return int(place[0].rows["attempt"][place[1]])
-
-
-def _is_event(row: np.void) -> bool:
-    return bool(row["machinery"]) or row["status"] in (b"crash", b"hang")
-
-
 def _stored_events(places: list[Place]) -> list[dict[str, Any]]:
-    rows = [(file, file.rows[number]) for file, number in places if _is_event(file.rows[number])]
+    rows = [(file, file.row(number)) for file, number in places if number in file.events]
     return [
-        schema.observation_to_json(file.observation(row))
-        | {"attempt": int(row["attempt"]), "machinery": bool(row["machinery"])}
+        schema.observation_to_json(file.observation(row)) | {"attempt": row.attempt, "machinery": bool(row.machinery)}
         for file, row in rows
     ]
 

@@ -12,8 +12,9 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import h5py
@@ -37,36 +38,55 @@ INDEX_CHUNK = 64
 BLOCK = 4 << 20  # bytes moved at a time wherever a whole output would not do
 
 RAW, XOR, NONE = b"raw", b"xor", b"none"
+EVENTS = (b"crash", b"hang")
+
+
+class Row(NamedTuple):
+    """One row of ``index``, as Python values; the columns' meaning is in results/README.md."""
+
+    arm: bytes
+    trial: bytes
+    repeat: int
+    rank: int
+    attempt: int
+    status: bytes
+    format: bytes
+    digest: bytes
+    encoding: bytes
+    offset: int
+    nbytes: int
+    reference: int
+    send_before: int
+    send_after: int
+    machinery: int
+    outside_total: int
+    seconds: float
+    subject_seconds: float
+    trial_at: int
+    trial_n: int
+    text_at: int
+    text_n: int
+    crc: int = 0
+
+    @property
+    def is_event(self) -> bool:
+        """Noted by the parent process, not seen by the rank itself."""
+        return bool(self.machinery) or self.status in EVENTS
+
+
+STRINGS = {"trial": 12, "status": 12, "format": 16, "digest": 64, "encoding": 4}
+SIGNED = ("repeat", "rank", "attempt")
+FLAGS = ("send_before", "send_after", "machinery")
+REALS = ("seconds", "subject_seconds")
+SHORT = ("trial_n", "text_n", "crc")
 
 
 def index_dtype(arm_width: int) -> np.dtype[Any]:
     """dtype of an index row; ``arm_width``: bytes of the longest arm name in the file."""
-    columns = (
-        ("arm", f"S{max(1, arm_width)}"),
-        ("trial", "S12"),
-        ("repeat", "<i4"),
-        ("rank", "<i4"),
-        ("attempt", "<i4"),
-        ("status", "S12"),
-        ("format", "S16"),
-        ("digest", "S64"),
-        ("encoding", "S4"),
-        ("offset", "<u8"),
-        ("nbytes", "<u8"),
-        ("reference", "<u8"),
-        ("send_before", "u1"),
-        ("send_after", "u1"),
-        ("machinery", "u1"),
-        ("outside_total", "<u8"),
-        ("seconds", "<f8"),
-        ("subject_seconds", "<f8"),
-        ("trial_at", "<u8"),
-        ("trial_n", "<u4"),
-        ("text_at", "<u8"),
-        ("text_n", "<u4"),
-        ("crc", "<u4"),
-    )
-    return np.dtype(list(columns))
+    kinds = {name: f"S{width}" for name, width in (STRINGS | {"arm": max(1, arm_width)}).items()}
+    for names, kind in ((SIGNED, "<i4"), (FLAGS, "u1"), (REALS, "<f8"), (SHORT, "<u4")):
+        kinds |= dict.fromkeys(names, kind)
+    return np.dtype([(name, kinds.get(name, "<u8")) for name in Row._fields])
 
 
 def digest(output: Codes | Bytes | bytes | memoryview) -> str:
@@ -98,10 +118,23 @@ def events_path(run_dir: Path, arm: str) -> Path:
 
 def text_of(observation: Observation) -> bytes:
     """What has no fixed width: path, message and the capped rows of bytes outside the range; b"" where there is nothing."""
-    rows = [[row.buffer, row.offset, row.expected, row.found] for row in observation.outside]
-    content = {"path": observation.path, "message": observation.message, "outside": rows}
-    kept = {key: value for key, value in content.items() if value}
+    return _text_of(observation.path, observation.message, observation.outside)
+
+
+@lru_cache(1024)
+def _text_of(path: str, message: str, outside: tuple[OutsideByte, ...]) -> bytes:
+    rows = [[row.buffer, row.offset, row.expected, row.found] for row in outside]
+    kept = {key: value for key, value in (("path", path), ("message", message), ("outside", rows)) if value}
     return json.dumps(kept, separators=(",", ":")).encode() if kept else b""
+
+
+@lru_cache(1024)
+def _texts(text: bytes) -> tuple[str, str, tuple[OutsideByte, ...]]:
+    """The inverse: path, message, outside."""
+    content = json.loads(text) if text else {}
+    rows = content.get("outside", ())
+    outside = tuple(OutsideByte(buffer=b, offset=o, expected=e, found=f) for b, o, e, f in rows)
+    return content.get("path", ""), content.get("message", ""), outside
 
 
 def row_values(observation: Observation) -> dict[str, Any]:
@@ -121,26 +154,23 @@ def row_values(observation: Observation) -> dict[str, Any]:
     }
 
 
-def observation_of(row: np.void, text: bytes) -> Observation:
+def observation_of(row: Row, text: bytes) -> Observation:
     """The inverse of :func:`row_values` and :func:`text_of`."""
-    content = json.loads(text) if text else {}
-    own = float(row["subject_seconds"])
+    path, message, outside = _texts(text)
     return Observation(
-        trial_id=row["trial"].decode(),
-        repeat=int(row["repeat"]),
-        rank=int(row["rank"]),
-        status=row["status"].decode(),
-        digest=row["digest"].decode(),
-        send_before=bool(row["send_before"]),
-        send_after=bool(row["send_after"]),
-        outside=tuple(
-            OutsideByte(buffer=b, offset=o, expected=e, found=f) for b, o, e, f in content.get("outside", ())
-        ),
-        outside_total=int(row["outside_total"]),
-        path=content.get("path", ""),
-        seconds=float(row["seconds"]),
-        subject_seconds=None if math.isnan(own) else own,
-        message=content.get("message", ""),
+        trial_id=row.trial.decode(),
+        repeat=row.repeat,
+        rank=row.rank,
+        status=row.status.decode(),
+        digest=row.digest.decode(),
+        send_before=bool(row.send_before),
+        send_after=bool(row.send_after),
+        outside=outside,
+        outside_total=row.outside_total,
+        path=path,
+        seconds=row.seconds,
+        subject_seconds=None if math.isnan(row.subject_seconds) else row.subject_seconds,
+        message=message,
     )
 
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from auditor.errors import EvidenceError
 from auditor.model import STATUSES, Trial
 from auditor.numerics.formats import FORMATS
 from auditor.store import schema
-from auditor.store.file import RecordFile
+from auditor.store.file import RecordFile, rows_of
 from auditor.store.reader import RunReader
+from auditor.store.schema import Row
 
 
 def verify(run_dir: Path) -> list[str]:
@@ -78,7 +77,7 @@ def _run_problems(file: RecordFile) -> Iterator[str]:
 
 
 def _damaged_rows(file: RecordFile) -> Iterator[str]:
-    for row in file.damaged[:20]:
+    for row in rows_of(file.damaged[:20]):
         yield f"{file.name(row)}: this index row, or its text, is damaged"
 
 
@@ -88,16 +87,17 @@ def _row_problems(file: RecordFile, plan: Mapping[str, Any]) -> Iterator[str]:
     bases = file.rows[file.rows["encoding"] == schema.RAW]
     lengths = dict(zip(bases["offset"].tolist(), bases["nbytes"].tolist(), strict=True))
     seen: set[tuple[Any, ...]] = set()
-    for row in file.rows:
+    for row in file.select():
         text = file.text(row, "trial")
         if text not in trials:
             trials[text] = _trial(text)
         for problem in _one_row(row, trials[text], arms, lengths):
             yield f"{file.name(row)}: {problem}"
-        key = tuple(row[name].item() for name in ("arm", "trial", "repeat", "rank", "attempt"))
-        if key in seen and row["status"] not in (b"crash", b"hang"):
-            yield f"{file.name(row)}: recorded twice in attempt {row['attempt']}"
-        seen.add(key)
+        key = (row.arm, row.trial, row.repeat, row.rank, row.attempt)
+        if key in seen and not row.is_event:
+            yield f"{file.name(row)}: recorded twice in attempt {row.attempt}"
+        if not row.is_event:
+            seen.add(key)
 
 
 def _trial(text: bytes) -> Trial | None:
@@ -107,17 +107,17 @@ def _trial(text: bytes) -> Trial | None:
         return None
 
 
-def _one_row(row: np.void, trial: Trial | None, arms: set[bytes], lengths: Mapping[int, int]) -> Iterator[str]:
-    status, encoding, nbytes = row["status"].decode(errors="replace"), row["encoding"], int(row["nbytes"])
-    if row["arm"] not in arms:
+def _one_row(row: Row, trial: Trial | None, arms: set[bytes], lengths: Mapping[int, int]) -> Iterator[str]:
+    status, encoding, nbytes = row.status.decode(errors="replace"), row.encoding, row.nbytes
+    if row.arm not in arms:
         yield "the plan has no such arm"
     if status not in STATUSES:
         yield f"status {status!r} is none of {', '.join(STATUSES)}"
     if encoding not in (schema.RAW, schema.XOR, schema.NONE):
-        yield f"encoding {bytes(encoding)!r} is none of raw, xor, none"
-    if encoding == schema.XOR and lengths.get(int(row["reference"])) != nbytes:
+        yield f"encoding {encoding!r} is none of raw, xor, none"
+    if encoding == schema.XOR and lengths.get(row.reference) != nbytes:
         yield "it is stored as the difference from an output that is not in the file"
-    if encoding != schema.NONE and nbytes and not row["digest"]:
+    if encoding != schema.NONE and nbytes and not row.digest:
         yield "its bytes have no digest"
     if trial is None:
         if status not in ("crash", "hang"):
@@ -126,35 +126,35 @@ def _one_row(row: np.void, trial: Trial | None, arms: set[bytes], lengths: Mappi
     yield from _against_trial(row, trial)
 
 
-def _against_trial(row: np.void, trial: Trial) -> Iterator[str]:
-    if trial.trial_id.encode() != row["trial"]:
+def _against_trial(row: Row, trial: Trial) -> Iterator[str]:
+    if trial.trial_id.encode() != row.trial:
         yield f"the trial's text has the id {trial.trial_id}"
-    if trial.call.format.encode() != row["format"] or trial.call.format not in FORMATS:
-        yield f"format {row['format'].decode(errors='replace')!r} is not the trial's {trial.call.format!r}"
+    if trial.call.format.encode() != row.format or trial.call.format not in FORMATS:
+        yield f"format {row.format.decode(errors='replace')!r} is not the trial's {trial.call.format!r}"
         return
-    stored, expected = int(row["nbytes"]), trial.call.count * trial.call.fmt.itemsize
-    if row["encoding"] != schema.NONE and stored != expected:
+    stored, expected = row.nbytes, trial.call.count * trial.call.fmt.itemsize
+    if row.encoding != schema.NONE and stored != expected:
         yield f"{stored} bytes are stored, {trial.call.count} elements of {trial.call.format} take {expected}"
-    received = int(row["rank"]) in trial.call.receivers(trial.rank_n)
-    if row["encoding"] == schema.NONE and row["status"] == b"ok" and received:
+    received = row.rank in trial.call.receivers(trial.rank_n)
+    if row.encoding == schema.NONE and row.status == b"ok" and received:
         yield "status is ok, but no output is stored"
 
 
 def _digest_problems(file: RecordFile) -> Iterator[str]:
     """One line for each observation whose bytes do not give its digest; each stored output is read once."""
     computed: dict[tuple[Any, ...], str] = {}
-    for row in file.rows[file.rows["encoding"] != schema.NONE]:
-        place = (row["encoding"], int(row["offset"]), int(row["nbytes"]), int(row["reference"]))
+    for row in file.select(file.rows["encoding"] != schema.NONE):
+        place = (row.encoding, row.offset, row.nbytes, row.reference)
         if place not in computed:
             computed[place] = _digest(file, row)
-        stated, found = row["digest"].decode(errors="replace"), computed[place]
+        stated, found = row.digest.decode(errors="replace"), computed[place]
         if found.startswith("!"):
             yield f"{file.name(row)}: {found[1:]}"
         elif stated != found and (stated or place[2]):
             yield f"{file.name(row)}: the bytes give SHA-256 {found[:16]}..., recorded was {stated[:16]}..."
 
 
-def _digest(file: RecordFile, row: np.void) -> str:
+def _digest(file: RecordFile, row: Row) -> str:
     """SHA-256 of the bytes; "!" and the reason where they cannot be read."""
     total = hashlib.sha256()
     try:

@@ -141,7 +141,7 @@ class ShardWriter:
         self._index, self._bytes = Appender(self._file["index"]), Appender(self._file["bytes"])
         self._text, self._xor = Appender(self._file["text"]), Appender(self._file["xor"])
         self._columns = self._index.dataset.dtype
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[schema.Row] = []
         self._row_texts: list[bytes] = []
         self._texts: dict[bytes, int] = {}
         self._trials: dict[str, tuple[int, int]] = {}
@@ -160,12 +160,22 @@ class ShardWriter:
         trial_at, trial_n = self._keep_trial(trial, observation.trial_id)
         with self._storage_errors():
             encoding, offset, nbytes, reference = self._keep_output(trial, observation, output)
-        self._rows.append(
-            schema.row_values(observation)
-            | {"arm": self._arm, "attempt": self._attempt, "format": trial.call.format.encode(), "machinery": 0}
-            | {"encoding": encoding, "offset": offset, "nbytes": nbytes, "reference": reference}
-            | {"trial_at": trial_at, "trial_n": trial_n, "text_at": text_at, "text_n": len(text)}
+        row = schema.Row(
+            **schema.row_values(observation),
+            arm=self._arm,
+            attempt=self._attempt,
+            format=trial.call.format.encode(),
+            machinery=0,
+            encoding=encoding,
+            offset=offset,
+            nbytes=nbytes,
+            reference=reference,
+            trial_at=trial_at,
+            trial_n=trial_n,
+            text_at=text_at,
+            text_n=len(text),
         )
+        self._rows.append(row)
         self._row_texts.append(text)
 
     def flush(self) -> None:
@@ -173,8 +183,7 @@ class ShardWriter:
         with self._storage_errors():
             for store in (self._bytes, self._xor, self._text):
                 store.flush()
-            values = [tuple(row.get(name, 0) for name in self._columns.names) for row in self._rows]
-            self._index.add(schema.seal(np.array(values, dtype=self._columns), self._row_texts))
+            self._index.add(schema.seal(np.array(self._rows, dtype=self._columns), self._row_texts))
             self._index.flush()
             self._rows.clear()
             self._row_texts.clear()
