@@ -18,7 +18,7 @@ from auditor.errors import AuditError
 from auditor.model import Observation, Planned, Trial
 from auditor.plan import ArmPlan
 from auditor.processes import Ending, MpiJob, Running, ServedJob, Server
-from auditor.store import append_event, observation_to_json
+from auditor.store import append_event, events_path, next_attempt, observation_to_json, shard_directory
 from auditor.worker import FAILED, JobFile, Mark, read_mark
 
 CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -61,16 +61,12 @@ class ArmRunner:
         """Steps of progress: trials, a fresh-process trial once for every process."""
         return sum(_fresh(planned) or 1 for planned in self.plan.trials)
 
-    @property
-    def folder(self) -> Path:
-        return self.run_dir / "shards" / self.plan.name
-
     def run(self, already: Sequence[str] = ()) -> None:
         """Record every planned trial that is not in ``already``; raises ArmFailed. An interrupt stops the processes first."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        shard_directory(self.run_dir, self.plan.name).mkdir(parents=True, exist_ok=True)
         todo = [planned for planned in self.plan.trials if planned.trial.trial_id not in set(already)]
         self.done = self.total - sum(_fresh(planned) or 1 for planned in todo)
-        self.attempt = self._first_free_attempt()
+        self.attempt = next_attempt(self.run_dir, self.plan.name)
         try:
             self._through([planned for planned in todo if not _fresh(planned)], None)
             fresh = [planned for planned in todo if _fresh(planned)]
@@ -79,10 +75,6 @@ class ArmRunner:
                 self._through([planned for planned in fresh if repeat < _fresh(planned)], repeat)
         finally:
             self._close_server()
-
-    def _first_free_attempt(self) -> int:
-        taken = [int(path.name.split(".")[1]) for path in self.folder.glob("rank*.*.h5")]
-        return max(taken, default=-1) + 1
 
     def _restart_server(self) -> None:
         """A fork has its parent's address layout; fresh-process repeats get a new parent."""
@@ -115,7 +107,9 @@ class ArmRunner:
 
     def _event(self, trial: Trial, repeat: int, rank: int, status: str, words: str) -> None:
         row = Observation(trial_id=trial.trial_id, repeat=repeat, rank=rank, status=status, message=words)
-        append_event(self.folder / "events.jsonl", observation_to_json(row) | {"attempt": self.attempt - 1})
+        append_event(
+            events_path(self.run_dir, self.plan.name), observation_to_json(row) | {"attempt": self.attempt - 1}
+        )
 
     def _attempt(self, queue: list[Planned], fresh_repeat: int | None) -> list[Planned]:
         """Run one job over the queue; returns what is left of it."""

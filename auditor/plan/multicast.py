@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from auditor.config import ArmSpec
+from auditor.environment import MULTICAST_OFF, forbids_multicast
 
-MULTICAST_SWITCHES = {"NCCL_NVLS_ENABLE": "0", "NVSHMEM_DISABLE_NVLS": "1", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 MULTICAST_WORDS = ("NVLS", "MULTIMEM", "MULTICAST", "LDMC", "STMC")  # as algorithms and kernels are named
 
 
@@ -17,28 +16,15 @@ def multicast_waiver(arm: ArmSpec, environ: Mapping[str, str]) -> str | None:
     Somebody did as soon as one switch is set to its forbidding value in ``environ``. Then no arm may set any of the three
     to another value, and none that needs multicast may run.
     """
-    set_here = [name for name in MULTICAST_SWITCHES if _forbids(name, environ.get(name))]
+    set_here = [name for name in MULTICAST_OFF if forbids_multicast(name, environ.get(name, ""))]
     if not set_here:
         return None
     where = f"{set_here[0]}={environ[set_here[0]]} is set here"
-    for name in MULTICAST_SWITCHES:
-        if name in arm.env and not _forbids(name, arm.env[name]):
+    for name in MULTICAST_OFF:
+        if name in arm.env and not forbids_multicast(name, arm.env[name]):
             return f"{where}, and the arm's env would allow multicast again ({name}={arm.env[name]})"
     need = _needs_multicast(arm)
     return f"{where}, and the arm needs multicast ({need})" if need else None
-
-
-def _forbids(name: str, value: str | None) -> bool:
-    """Whether a value switches multicast off, as the libraries parse it.
-
-    NCCL takes the leading number (strtoll, so a word counts as 0) and ignores an empty value; a DISABLE switch is on for
-    anything but an empty value and the usual words for no.
-    """
-    word = "" if value is None else value.strip().lower()
-    if MULTICAST_SWITCHES[name] == "1":
-        return word not in ("", "0", "false", "no", "off", "n", "f")
-    number = re.match(r"[+-]?\d+", word)
-    return bool(word) and (number is None or int(number.group()) == 0)
 
 
 def _needs_multicast(arm: ArmSpec) -> str | None:
