@@ -62,8 +62,10 @@ class ArmPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one run is to do. ``plan_id``: of the config's content, so that the arms of one config can run apart and be joined;
-    nothing of when, where, or from which file. ``config``: where it was read from; ``arguments``: what the command line changed in it.
+    """What one run is to do.
+
+    ``plan_id``: of the config's content, so that the arms of one config can run apart and be joined; nothing of when, where, or
+    from which file. ``config``: where it was read from; ``arguments``: what the command line changed in it.
 
     ``sweep``: the axes' values under the Trial's field names, so that a finding's scope can be told from the whole axis.
     """
