@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import outside_subjects
 import pytest
+from driven_view import drive
 from fake_view import FakeView, a_trial, before, correct, one, planned
 
 from auditor import inputs
@@ -11,7 +13,7 @@ from auditor.config import ArmSpec, Scope, Sweep
 from auditor.model import Capabilities, Finding, OutsideByte, Trial, Verdict
 from auditor.numerics.exact import exact_sums
 from auditor.numerics.rounding import round_sums
-from auditor.probes import common, coverage, legal, statistics, unwritten
+from auditor.probes import common, coverage, legal, rounding, statistics, unwritten
 from auditor.probes.expected import block, is_faithful
 
 GOOD = correct()
@@ -58,8 +60,10 @@ def terms_of(trial: Trial, repeat: int, rank: int) -> list[np.ndarray]:
 # ------------------------------------------------------------------------------------------------------------- clean
 
 
-@pytest.mark.parametrize("mode", ["ties_to_even", "toward_zero"])
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "reduce"])
+@pytest.mark.parametrize(
+    ("collective", "mode"),
+    [("all_reduce", "toward_zero"), ("reduce_scatter", "ties_to_even"), ("reduce", "toward_negative")],
+)
 def test_clean_subject_has_no_fail(collective: str, mode: str) -> None:
     plan = plan_of(
         collective=(collective,),
@@ -118,8 +122,15 @@ def unwritten_tail(trial: Trial, repeat: int, rank: int) -> np.ndarray:
     return codes
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "binary32", "float8_e4m3fn", "float8_e5m2"])
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "reduce"])
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [
+        ("all_reduce", "bfloat16"),
+        ("all_reduce", "float8_e4m3fn"),
+        ("reduce_scatter", "float8_e5m2"),
+        ("reduce", "binary32"),
+    ],
+)
 def test_unwritten_tail(collective: str, name: str) -> None:
     plan = plan_of(collective=(collective,), format=(name,), in_place=(False, True))
     found = audit(unwritten_tail, plan)
@@ -178,8 +189,10 @@ def without(missing, when=lambda trial, repeat, rank: True):
     return output
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "binary16", "binary64", "float8_e5m2"])
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "reduce"])
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [("all_reduce", "bfloat16"), ("all_reduce", "binary64"), ("reduce_scatter", "float8_e5m2"), ("reduce", "binary16")],
+)
 def test_missing_term(collective: str, name: str) -> None:
     plan = plan_of(collective=(collective,), format=(name,), in_place=(False, True), ranks=3)
     found = audit(without(lambda trial, rank: {2}), plan)
@@ -403,6 +416,37 @@ def test_ranks_that_receive_nothing_must_keep_their_range() -> None:
     found = audit(everybody, plan_of(collective=("reduce",)))
     assert fails(found) == {"overrun"}
     assert [f.measure["bystanders"] for f in found if f.kind == "overrun"] == [[1, 2, 3]]
+
+
+# ------------------------------------------------------------------------------------------- subjects from the outside
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("Clean", set()),
+        ("Truncates", set()),
+        ("ReadsPast", set()),
+        ("LeavesTail", {"unwritten"}),
+        ("WritesPast", {"overrun"}),
+        ("DropsRank", {"missing_term"}),
+        ("CountsTwice", {"duplicate_term"}),
+        ("UsesStale", {"stale_term"}),
+        ("AddsToPrefill", {"prefill_leak"}),
+        ("ScratchesInput", {"send_modified"}),
+    ],
+)
+def test_outside_subjects_through_the_harness(name: str, kinds: set[str]) -> None:
+    sweep = Sweep(
+        collective=("all_reduce", "reduce_scatter"),
+        format=("bfloat16",),
+        count=(1, 9, 66),
+        shift=((0, 0), (1, 1)),
+        in_place=(False, True),
+        repeats=3,
+    )
+    view = drive(getattr(outside_subjects, name), sweep, [coverage, rounding])
+    assert fails([*coverage.analyze(view), *rounding.analyze(view)]) == kinds
 
 
 # ---------------------------------------------------------------------------------------------------- absence of data

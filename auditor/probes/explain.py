@@ -5,7 +5,7 @@ Each predicts every wrong element of an observation; it explains the observation
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, permutations
 from typing import Any
@@ -14,16 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from auditor import inputs
-from auditor.model import PREFILLS, ArmView, Codes, Observation, Trial
+from auditor.model import ArmView, Codes, Observation, Trial
 from auditor.probes.expected import Mask, gather, own_codes
-from auditor.probes.unwritten import prefill_of, trials_at
+from auditor.probes.unwritten import number_of, prefill_of, trials_at
 from auditor.probes.values import F64, to_float64
 
 SHARE = 0.99
 SAMPLE = 256
 LAGS = 3  # how many calls back a stale result may come from
 EXCHANGED = "exchanged"  # one term in the place of another: duplicate_term where nothing simpler explains the cell
-KINDS = ("prefill_leak", "unwritten", "missing_term", "duplicate_term", "stale_term")
 
 
 def _mask(found: Any) -> Mask:
@@ -34,8 +33,9 @@ def _mask(found: Any) -> Mask:
 class Bad:
     """Wrong elements of one observation. ``index``: ascending receive indices, a sample of the ``total``; ``codes`` there.
 
-    ``values``: each member's input there, shape (members, n). ``held``: elements that hold what they held before the call.
-    ``reasons``: kind -> how it explains this observation.
+    ``values``: each member's input there, shape (members, n). ``before``: what the range held before the call.
+    ``held``: elements that still hold it.
+    ``reasons``: kind -> the ways in which it explains this observation.
     """
 
     trial: Trial
@@ -44,13 +44,15 @@ class Bad:
     index: npt.NDArray[np.int64]
     codes: Codes
     values: F64
-    held: Mask
-    reasons: dict[str, str] = field(default_factory=dict)
+    before: Codes
+    reasons: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     out: F64 = field(init=False)
+    held: Mask = field(init=False)
 
     def __post_init__(self) -> None:
         self.out = to_float64(self.trial.call.fmt, self.codes)
+        self.held = _mask(self.codes == self.before)
 
     @property
     def data_points(self) -> set[tuple[str, int, int]]:
@@ -67,25 +69,26 @@ def sample_of(view: ArmView, trial: Trial, seen: Observation, wrong: npt.NDArray
     codes = view.output(trial.trial_id, seen.repeat, seen.rank)[index]
     terms = gather(trial, seen.repeat, index + first)
     values = np.stack([to_float64(trial.call.fmt, t) for t in terms])
-    before = own_codes(trial, seen.repeat, seen.rank)[index] if trial.in_place else prefill_of(trial)
-    return Bad(trial, seen, len(wrong), index, codes, values, np.asarray(codes == before))
+    own = own_codes(trial, seen.repeat, seen.rank)[index] if trial.in_place else None
+    before = np.full_like(codes, prefill_of(trial)) if own is None else own
+    return Bad(trial, seen, len(wrong), index, codes, values, before)
 
 
 def explain(view: ArmView, bad: Bad) -> None:
     """Fill ``bad.reasons``."""
     if bad.held.mean() >= SHARE:
-        bad.reasons["unwritten"] = "the rank's own input" if bad.trial.in_place else "the prefill"
+        bad.reasons["unwritten"] = ("the rank's own input" if bad.trial.in_place else "the prefill",)
     if leaks(view, bad).mean() >= SHARE:
-        bad.reasons["prefill_leak"] = "the prefill takes part in the sum"
+        bad.reasons["prefill_leak"] = ("what the range held takes part in the sum",)
     if bad.trial.call.op != "sum":
         return
     for kind, predictions in (("missing_term", _missing(bad)), ("duplicate_term", _duplicate(bad))):
-        if label := _best(bad, predictions):
-            bad.reasons[kind] = label
-    if label := _best(bad, _stale(view, bad)):
-        bad.reasons["stale_term"] = label
-    if label := _best(bad, _exchanged(bad)):
-        bad.reasons[EXCHANGED] = label
+        if labels := _fitting(bad, predictions):
+            bad.reasons[kind] = labels
+    if labels := _fitting(bad, _stale(view, bad)):
+        bad.reasons["stale_term"] = labels
+    if labels := _fitting(bad, _exchanged(bad)):
+        bad.reasons[EXCHANGED] = labels
 
 
 # ------------------------------------------------------------------------------------------------------------ prefill
@@ -95,7 +98,7 @@ def leaks(view: ArmView, bad: Bad) -> Mask:
     """Wrong elements that follow the prefill: NaN where only a finite prefill gives a number, or sum + prefill."""
     trial, none = bad.trial, np.zeros(len(bad.index), np.bool_)
     if trial.in_place:
-        return none
+        return _equal(bad, bad.values.sum(axis=0) + to_float64(trial.call.fmt, bad.before))
     if trial.prefill == "finite":
         fmt = trial.call.fmt
         prefill = to_float64(fmt, np.array([prefill_of(trial)], fmt.dtype))[0]
@@ -142,17 +145,14 @@ def _equal(bad: Bad, predicted: F64) -> Mask:
         return _mask(np.where(held, predicted == bad.out, near) & np.isfinite(predicted))
 
 
-def _best(bad: Bad, predictions: Iterator[tuple[str, F64]]) -> str:
-    """Label of the prediction that explains the observation; with enough elements, one label for each will do."""
-    hits: dict[str, Mask] = {}
-    for label, predicted in predictions:
-        hits[label] = _equal(bad, predicted)
-        if hits[label].mean() >= SHARE:
-            return label
+def _fitting(bad: Bad, predictions: Iterator[tuple[str, F64]]) -> tuple[str, ...]:
+    """Labels of the predictions that explain the observation; with enough elements, one label for each will do."""
+    hits = {label: _equal(bad, predicted) for label, predicted in predictions}
+    fitting = tuple(label for label, mask in hits.items() if mask.mean() >= SHARE)
     single = [mask for label, mask in hits.items() if label.startswith("rank")]
-    if single and len(bad.index) >= 8 and np.logical_or.reduce(single).mean() >= SHARE:
-        return "one rank's, which one depends on the element"
-    return ""
+    if not fitting and single and len(bad.index) >= 8 and np.logical_or.reduce(single).mean() >= SHARE:
+        return ("one rank's, which one depends on the element",)
+    return fitting
 
 
 def _active(bad: Bad) -> list[int]:
@@ -208,8 +208,7 @@ def _before(view: ArmView, trial: Trial, repeat: int) -> Iterator[tuple[Trial, i
     """The calls before this one, latest first, as the plan orders them; none where each repeat has its own process."""
     if trial.variant.startswith("fresh"):
         return
-    order = [p.trial.trial_id for p in view.planned]
-    at = order.index(trial.trial_id)
+    at = number_of(view, trial)
     for _ in range(LAGS):
         repeat -= 1
         if repeat < 0:
@@ -262,73 +261,3 @@ def displaced(bad: Bad) -> int | None:
             if _equal(bad, np.sum([to_float64(trial.call.fmt, t) for t in terms], axis=0)).mean() >= SHARE:
                 return d
     return None
-
-
-def resolve(bads: list[Bad]) -> Mapping[int, str]:
-    """Kind of each observation by its number: one kind for the whole cell where one explains all, else one by one.
-
-    A kind that rests on too little data (see ``_credible``) is not named: the observation is plainly wrong.
-    """
-    if not bads:
-        return {}
-    _doubt_prefills(bads)
-    whole = [k for k in KINDS if all(k in b.reasons for b in bads)]
-    # Two mistakes at once, so only where one does not do: bits of neighbouring ranks differ by a factor of 2, so twice the
-    # one is nearly always the other.
-    if not whole:
-        for bad in bads:
-            if EXCHANGED in bad.reasons:
-                bad.reasons.setdefault("duplicate_term", bad.reasons[EXCHANGED])
-        whole = [k for k in KINDS if all(k in b.reasons for b in bads)]
-    if kind := _one(whole, bads):
-        return dict.fromkeys(range(len(bads)), kind)
-    return {i: _alone(bad, bads) for i, bad in enumerate(bads)}
-
-
-def _doubt_prefills(bads: list[Bad]) -> None:
-    """Take back what rests on one prefill alone. "unwritten" takes all three to tell, or a signalling NaN with a payload of
-    its own, which arithmetic never returns.
-    """
-    held = [b for b in bads if "unwritten" in b.reasons and not b.trial.in_place]
-    payload = any(b.trial.call.fmt.mantissa_bits >= 4 and b.trial.prefill != "finite" for b in held)
-    if not payload and {b.trial.prefill for b in held} != set(PREFILLS):
-        for bad in held:
-            del bad.reasons["unwritten"]
-    leaking = [b for b in bads if "prefill_leak" in b.reasons]
-    if all(b.trial.prefill == "finite" for b in leaking):  # a NaN that takes part shows best of all
-        for bad in leaking:
-            del bad.reasons["prefill_leak"]
-
-
-def _one(kinds: list[str], bads: list[Bad]) -> str:
-    if "unwritten" in kinds:
-        # In place, "all other terms missing" predicts the same bits as "never written".
-        return "unwritten"
-    if len(kinds) != 1:
-        return ""
-    return kinds[0] if _credible(kinds[0], bads) else ""
-
-
-def _credible(kind: str, bads: list[Bad]) -> bool:
-    """Agreement beyond luck: four different inputs, or two where every repeat shows it."""
-    if kind in ("unwritten", "prefill_leak"):
-        return True
-    points = len(set().union(*(b.data_points for b in bads)))
-    return points >= 4 or (points >= 2 and len({b.seen.repeat for b in bads}) >= 2)
-
-
-def _alone(bad: Bad, bads: list[Bad]) -> str:
-    kinds = [k for k in KINDS if k in bad.reasons]
-    leaking = any("prefill_leak" in b.reasons and "unwritten" not in b.reasons for b in bads)
-    if "prefill_leak" in kinds and (leaking or "unwritten" not in kinds):
-        return "prefill_leak"
-    if "unwritten" in kinds:
-        return "unwritten"
-    if len(kinds) == 1:
-        same = [b for b in bads if kinds[0] in b.reasons]
-        if len(bad.index) >= 4 or len(same) >= 0.9 * len(bads):
-            return kinds[0]
-    stale = [b for b in bads if "stale_term" in b.reasons and len(b.index) >= 4]
-    if not kinds and stale and bad.seen.repeat == 0:
-        return "stale_term"  # the data before a trial's first call are those of another call, or of none
-    return "wrong_value"

@@ -31,6 +31,7 @@ class _Memo:
         self.view = view
         self.masks: dict[tuple[Any, ...], Mask | None] = {}
         self.points: dict[Point, dict[str, list[Trial]]] = {}
+        self.number = {planned.trial.trial_id: i for i, planned in enumerate(view.planned)}
         for planned in view.planned:
             trial = planned.trial
             if trial.variant == "plain" and trial.head == trial.tail == "zero":
@@ -49,6 +50,11 @@ def _of(view: ArmView) -> _Memo:
 def trials_at(view: ArmView, trial: Trial, prefill: str) -> list[Trial]:
     """The plain trials at the same point with that prefill, whatever their data."""
     return _of(view).points.get(point_of(trial), {}).get(prefill, [])
+
+
+def number_of(view: ArmView, trial: Trial) -> int:
+    """The trial's place in the plan, which is the order of the calls."""
+    return _of(view).number[trial.trial_id]
 
 
 def prefill_of(trial: Trial) -> int:
