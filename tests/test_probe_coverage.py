@@ -70,6 +70,7 @@ def test_clean_subject_has_no_fail(collective: str, mode: str) -> None:
         format=("bfloat16", "float8_e5m2", "binary64"),
         in_place=(False, True),
         count=(0, 1, 9),
+        group=(None, (3, 1)),
     )
     found = audit(correct(mode), plan)
     assert {f.verdict for f in found} == {Verdict.PASS}

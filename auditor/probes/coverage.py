@@ -18,7 +18,6 @@ from auditor.errors import ConfigError
 from auditor.model import PREFILLS, ArmView, Evidence, Family, Finding, Observation, Trial
 from auditor.probes import coverage_report, explain, legal, resolve
 from auditor.probes.common import (
-    MAX_ROWS,
     cell,
     evidence_rows,
     hex_code,
@@ -27,7 +26,7 @@ from auditor.probes.common import (
     usable,
 )
 from auditor.probes.coverage_report import Seen
-from auditor.probes.expected import blocks, nearest_code, nearest_digest, own_codes
+from auditor.probes.expected import blocks, nearest_at, nearest_digest, own_codes
 from auditor.probes.unwritten import prefill_of, proved, unwritten_mask
 
 NAME = "coverage"
@@ -235,8 +234,9 @@ def _drop_unwritten(view: ArmView, state: Seen, trial: Trial, seen: Observation,
     if gone.size:
         case = state.case("unwritten")
         state.how["unwritten"] = ["all three prefills survive"]
+        some = gone[: case.room]
         output = view.output(trial.trial_id, seen.repeat, seen.rank)
-        rows = evidence_rows(trial, seen, gone, output, _nearest(trial, seen), case.room)
+        rows = evidence_rows(trial, seen, some, output[some], _expected(trial, seen, some), case.room)
         case.add(trial, seen, gone.size, rows, first=int(gone[0]), last=int(gone[-1]))
     return np.asarray(wrong[~mask[wrong]])
 
@@ -245,9 +245,13 @@ def _drop_suspects(view: ArmView, trial: Trial, seen: Observation, wrong: Indice
     return np.asarray(wrong[~unwritten_mask(view, trial, seen.rank)[wrong]])
 
 
-def _nearest(trial: Trial, seen: Observation) -> Any:
-    parts = [nearest_code(trial, data) for _, data in blocks(trial, seen.repeat, seen.rank)]
-    return np.concatenate(parts) if trial.call.op == "sum" else f"the {trial.call.op} of the inputs"
+def _expected(trial: Trial, seen: Observation, index: Indices) -> Any:
+    """What evidence rows show as expected at these receive indices."""
+    return (
+        nearest_at(trial, seen.repeat, seen.rank, index)
+        if trial.call.op == "sum"
+        else f"the {trial.call.op} of the inputs"
+    )
 
 
 def _name(view: ArmView, state: Seen, bads: list[explain.Bad]) -> None:
@@ -272,23 +276,10 @@ def _name(view: ArmView, state: Seen, bads: list[explain.Bad]) -> None:
 
 def _file(state: Seen, bad: explain.Bad, kind: str) -> None:
     case, trial = state.case(kind), bad.trial
-    rows: list[Evidence] = []
-    if case.room:
-        expected: Any = f"the {trial.call.op} of the inputs"
-        if trial.call.op == "sum":
-            expected = _expected_at(bad)
-        rows = evidence_rows(trial, bad.seen, bad.index[: case.room], bad.codes[: case.room], expected, case.room)
+    some = bad.index[: case.room]
+    rows = evidence_rows(trial, bad.seen, some, bad.codes[: case.room], _expected(trial, bad.seen, some), case.room)
     case.add(trial, bad.seen, bad.total, rows, first=int(bad.index[0]), last=int(bad.index[-1]))
     if kind == "wrong_value" and len(case.observations) == 1:
         moved = explain.displaced(bad)
         if moved is not None:
             case.notes["displaced"] = [moved]
-
-
-def _expected_at(bad: explain.Bad) -> Any:
-    some = []
-    for i in bad.index[:MAX_ROWS]:
-        for part, data in blocks(bad.trial, bad.seen.repeat, bad.seen.rank):
-            if part.start <= i < part.stop:
-                some.append(nearest_code(bad.trial, data)[i - part.start])
-    return np.array(some, bad.codes.dtype)

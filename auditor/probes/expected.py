@@ -21,7 +21,7 @@ from auditor.numerics import rounding
 from auditor.numerics.exact import Sums, exact_sums
 from auditor.numerics.rounding import Split
 
-BLOCK = 1 << 18
+BLOCK = 1 << 18  # elements at once, for up to 8 members; fewer for more
 CACHE_BYTES = 192 << 20
 Mask = npt.NDArray[np.bool_]
 
@@ -70,11 +70,17 @@ def block(trial: Trial, repeat: int, start: int, stop: int) -> Block:
     return made
 
 
+def step_of(trial: Trial) -> int:
+    """Elements of one block: ``BLOCK``, less where there are many members, so that a block's terms stay bounded."""
+    return max(1 << 10, min(BLOCK, (8 * BLOCK) // (1 << (len(trial.members) - 1).bit_length())))
+
+
 def spans(trial: Trial, rank: int) -> Iterator[tuple[slice, int, int]]:
     """Pieces of one receiver's range: (slice of its output, first and last + 1 send index whose sum lands there)."""
     first, last = inputs.receiver_range(trial, rank)
-    for start in range(first, last, BLOCK):
-        stop = min(start + BLOCK, last)
+    step = step_of(trial)
+    for start in range(first, last, step):
+        stop = min(start + step, last)
         yield slice(start - first, stop - first), start, stop
 
 
@@ -87,8 +93,9 @@ def blocks(trial: Trial, repeat: int, rank: int) -> Iterator[tuple[slice, Block]
 def gather(trial: Trial, repeat: int, send_indices: npt.NDArray[np.int64]) -> list[Codes]:
     """Every member's codes at ascending send indices, in group order; shape (n,) each."""
     parts: list[tuple[Codes, ...]] = []
-    for start in range(0, trial.send_count, BLOCK):
-        stop = min(start + BLOCK, trial.send_count)
+    step = step_of(trial)
+    for start in range(0, trial.send_count, step):
+        stop = min(start + step, trial.send_count)
         low, high = np.searchsorted(send_indices, (start, stop))
         if low < high:
             data = block(trial, repeat, start, stop)
@@ -147,3 +154,14 @@ def is_faithful(trial: Trial, codes: Codes, data: Block) -> Mask:
 def nearest_code(trial: Trial, data: Block) -> Codes:
     """The correctly rounded sums (ties to even): shown as expected in evidence rows where several outputs are legal."""
     return rounding.join(trial.call.fmt, data.split, rounding.up_by_mode("ties_to_even", data.split))
+
+
+def nearest_at(trial: Trial, repeat: int, rank: int, index: npt.NDArray[np.int64]) -> Codes:
+    """:func:`nearest_code` at ascending receive indices of one rank; shape (n,)."""
+    parts = [np.empty(0, trial.call.fmt.dtype)]
+    for part, start, stop in spans(trial, rank):
+        low, high = np.searchsorted(index, (part.start, part.stop))
+        if low < high:
+            data = block(trial, repeat, start, stop)
+            parts.append(nearest_code(trial, data)[index[low:high] - part.start])
+    return np.concatenate(parts)

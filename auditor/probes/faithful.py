@@ -24,7 +24,7 @@ from auditor.probes.common import (
     verdict_for,
     where,
 )
-from auditor.probes.expected import Mask, blocks, is_faithful, nearest_code, nearest_digest
+from auditor.probes.expected import Mask, blocks, is_faithful, nearest_at, nearest_digest
 from auditor.probes.mode import ordinary
 from auditor.probes.unwritten import unwritten_mask
 
@@ -128,7 +128,7 @@ def _other_cause(view: ArmView, trial: Trial, seen: Observation, off: Indices) -
 
 def _steps_past(trial: Trial, bad: explain.Bad, seen: Observation) -> float:
     """Median number of codes between the output and the nearest sum, less one."""
-    want = _nearest_at(trial, seen, bad.index)
+    want = nearest_at(trial, seen.repeat, seen.rank, bad.index)
     mask = want.dtype.type(trial.call.fmt.magnitude_mask)
     a, b = (_ordered(codes, mask) for codes in (bad.codes, want))
     return float(np.median(np.abs(a - b))) - 1
@@ -138,15 +138,6 @@ def _ordered(codes: Codes, mask: Any) -> npt.NDArray[np.float64]:
     """Place on the lattice of codes, as float64: near enough to tell 2 from many."""
     magnitude = (codes & mask).astype(np.float64)
     return np.asarray(np.where(codes > mask, -magnitude, magnitude), np.float64)
-
-
-def _nearest_at(trial: Trial, seen: Observation, index: Indices) -> Codes:
-    parts = []
-    for part, data in blocks(trial, seen.repeat, seen.rank):
-        low, high = np.searchsorted(index, (part.start, part.stop))
-        if low < high:
-            parts.append(nearest_code(trial, data)[index[low:high] - part.start])
-    return np.concatenate(parts)
 
 
 def _exact_data_wrong(view: ArmView, trial: Trial) -> bool:
@@ -169,4 +160,4 @@ def _exact_data_wrong(view: ArmView, trial: Trial) -> bool:
 def _rows(view: ArmView, trial: Trial, seen: Observation, off: Indices, room: int) -> list[Evidence]:
     some = off[:room]
     output = view.output(trial.trial_id, seen.repeat, seen.rank)
-    return evidence_rows(trial, seen, some, output[some], _nearest_at(trial, seen, some), room)
+    return evidence_rows(trial, seen, some, output[some], nearest_at(trial, seen.repeat, seen.rank, some), room)
