@@ -9,10 +9,10 @@ from auditor.model import Verdict
 from auditor.report.words import Row, verdict_of, worst_of
 
 VERDICT_WORDS = {
-    Verdict.FAIL: "Something is there that is wrong",
-    Verdict.INCONCLUSIVE: "Nothing wrong was found, but questions stayed open",
-    Verdict.INFORMATION: "Nothing wrong was found; legal properties were",
-    Verdict.PASS: "Nothing wrong was found in what was looked at",
+    Verdict.FAIL: "At least one fault was found",
+    Verdict.INCONCLUSIVE: "No fault was found, but questions stayed open",
+    Verdict.INFORMATION: "No fault was found; properties that are legal were",
+    Verdict.PASS: "No fault was found in what was looked at",
     Verdict.WAIVED: "Nothing could be looked at",
 }
 NEXT = {

@@ -15,6 +15,7 @@ from auditor.report.words import Row, listed, many, measure, number, one_line, p
 TABLE_ROWS, EVIDENCE_ROWS, INPUTS = 16, 16, 8  # shown at most; totals are stated
 DRAWN = {ADDRESSES, SEND_ADDRESSES, "compared_by_address_mod_16", "by_point", "evidence_total"}
 SHARES = ("share", "rate")
+NAMES = {"share": "share of elements changed", "mean_signed_error_ulp": "mean signed error (ulp)"}
 
 # Values that every trial has unless something was asked for; they are not worth a line.
 DEFAULTS: Mapping[str, Any] = {
@@ -28,6 +29,15 @@ DEFAULTS: Mapping[str, Any] = {
     "variant": "plain",
 }
 FIRST = ("collective", "op", "format", "rank_n", "count", "send_shift", "recv_shift", "in_place", "family", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure of a measure; ``bounds``: its 95 % bounds in words, or empty."""
+
+    name: str
+    value: str
+    bounds: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ class Card:
     claim: str
     limits: str
     reproduce: str
-    facts: tuple[tuple[str, str], ...]
+    facts: tuple[Fact, ...]
     tables: tuple[Table, ...]
     scope: tuple[tuple[str, str], ...]
     evidence: tuple[EvidenceRow, ...]
@@ -117,15 +127,21 @@ def label(key: Any) -> str:
     return one_line(key).replace("_", " ")
 
 
-def facts(found: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def facts(found: Mapping[str, Any]) -> tuple[Fact, ...]:
     """Single figures and short lists, in the measure's order; bounds stand with the figure that they bound."""
     told = []
     for key, value in found.items():
-        if key in DRAWN or (key.endswith("_bounds_95") and key.removesuffix("_bounds_95") in found):
+        if key in DRAWN or (key.endswith("_95") and _bounded(key) in found):
             continue
         if _flat(value):
-            told.append((label(key), _figure(key, value) + _bounds(found.get(f"{key}_bounds_95"), key)))
+            bounds = found.get(f"{key}_bounds_95", found.get(f"{key}_95"))
+            told.append(Fact(NAMES.get(key, label(_bounded(key))), _figure(key, value), _bounds(bounds, key)))
     return tuple(told)
+
+
+def _bounded(key: str) -> str:
+    """The figure that a key of bounds speaks of; the key itself where it is none."""
+    return key.removesuffix("_95").removesuffix("_bounds")
 
 
 def _flat(value: Any) -> bool:
@@ -157,7 +173,7 @@ def _bounds(value: Any, key: str) -> str:
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         return ""
     share = "share" if all(isinstance(end, (int, float)) and 0 <= end <= 1 for end in value) else key
-    return f" (95 %: {_figure(share, value[0])} to {_figure(share, value[1])})"
+    return f"{_figure(share, value[0])} to {_figure(share, value[1])} (95 %)"
 
 
 def tables(found: Mapping[str, Any]) -> tuple[Table, ...]:

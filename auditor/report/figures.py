@@ -10,14 +10,8 @@ from auditor.model import Trial, Verdict
 from auditor.numerics.formats import FORMATS
 from auditor.report import svg
 from auditor.report.values import WORD, byte_in_word
-from auditor.report.words import Labels, Row, measure, mode_text, number, one_line, percent, scope, verdict_of
+from auditor.report.words import CLASSES, Labels, Row, measure, mode_text, number, one_line, percent, scope, verdict_of
 
-CLASSES = (
-    ("nearest", "nearest"),
-    ("toward_zero", "toward zero"),
-    ("away", "away from zero"),
-    ("outside", "outside both neighbours"),
-)
 BAR_HEIGHT, CHART_HEIGHT = 26, 128
 BARS, CHARTS = 60, 24  # shown at most; the page states the total
 
@@ -180,7 +174,7 @@ def _chart(
     shares = {byte: n / compared[byte] for byte, n in changed.items() if compared.get(byte)}
     heights: Mapping[int, float] = shares or {byte: float(n) for byte, n in changed.items()}
     texts = {byte: percent(h) if shares else number(int(h)) for byte, h in heights.items()}
-    basis = "share of the elements compared at that byte" if shares else "elements"
+    basis = "% of the elements compared at that byte" if shares else "elements"
     basis = f"elements among {number(sum(changed.values()))} evidence rows, a sample" if sample else basis
     of = {byte: f"{number(changed[byte])} of {number(compared[byte])}" if shares else texts[byte] for byte in heights}
     numbers = tuple((f"byte {byte}", f"{of[byte]} ({texts[byte]})" if shares else of[byte]) for byte in sorted(heights))

@@ -12,7 +12,14 @@ from auditor.report.words import SYMBOLS, Row, many, measure, one_line, plural, 
 Point = tuple[int, str]  # count, shift as shift_name gives it
 Cell = tuple[str, str, str]  # collective, op, format
 
-COUNTS, CELLS = 32, 1800  # columns of one grid, cells of all grids that are drawn; the page states what is left out
+COUNTS = 32  # columns of one grid; the page states what is left out
+CELLS, QUIET_CELLS = (
+    1800,
+    500,
+)  # squares of a page, and how many of them may be taken before a grid that tells nothing is drawn
+PLACELESS = frozenset(
+    ("rounding_mode", "accumulator", "hop_rounding", "summation_tree", "average_scaling", "ulp_bound")
+)
 _POINT = re.compile(r"^count=(\d+) shift=(\S+)$")
 
 
@@ -36,6 +43,7 @@ class Grid:
     counts: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Square, ...]], ...]
     worst: Verdict
+    telling: bool  # something worse than PASS is said of places, not of the calls as such
     left_out: int  # counts that are not shown
 
     @property
@@ -69,7 +77,17 @@ def grids(known: Mapping[tuple[str, Cell], Known], rows: Sequence[Row]) -> list[
     for (arm, cell), one in known.items():
         mine = [row for row in rows if row.get("arm") == arm and _speaks_of(row, cell)]
         made.append(_grid(cell, one, mine))
-    return sorted(made, key=lambda grid: list(Verdict).index(grid.worst))
+    return sorted(made, key=lambda grid: (list(Verdict).index(grid.worst), not grid.telling))
+
+
+def drawn(some: Sequence[Grid]) -> tuple[list[Grid], list[Grid]]:
+    """The grids that a page has room for, those that tell something first, and the others."""
+    kept: list[Grid] = []
+    for telling, room in ((True, CELLS), (False, QUIET_CELLS)):
+        for one in some:
+            if one.telling is telling and sum(other.cells for other in kept) + one.cells <= room:
+                kept.append(one)
+    return kept, [one for one in some if not any(one is other for other in kept)]
 
 
 def _speaks_of(row: Row, cell: Cell) -> bool:
@@ -89,9 +107,11 @@ def _grid(cell: Cell, known: Known, rows: Sequence[Row]) -> Grid:
     counts, left_out = _columns(known, said)
     shifts = sorted({shift for _, shift in known.planned}, key=lambda name: [int(n) for n in name.split("/")])
     lines = tuple((s, tuple(_square((c, s), known, said.get((c, s), [])) for c in counts)) for s in shifts)
-    worst = Verdict.worst([verdict for told in said.values() for verdict, _, _ in told])
+    every = [one for told in said.values() for one in told]
+    worst = Verdict.worst([verdict for verdict, _, _ in every])
+    telling = any(verdict is not Verdict.PASS and row.get("kind") not in PLACELESS for verdict, _, row in every)
     names = tuple(f"{count:,}" for count in counts)
-    return Grid(known.arm, f"{cell[0]} {cell[1]} {cell[2]}", names, lines, worst, left_out)
+    return Grid(known.arm, f"{cell[0]} {cell[1]} {cell[2]}", names, lines, worst, telling, left_out)
 
 
 def _columns(known: Known, said: Mapping[Point, Sequence[tuple[Verdict, bool, Row]]]) -> tuple[list[int], int]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 from auditor import __version__
 from auditor.analysis import read_findings
@@ -20,6 +22,7 @@ from auditor.report import figures, grid
 from auditor.report.advice import VERDICT_WORDS, next_step
 from auditor.report.cards import Card, card, label
 from auditor.report.words import (
+    CLASSES,
     SYMBOLS,
     Labels,
     Row,
@@ -31,7 +34,6 @@ from auditor.report.words import (
     number,
     one_line,
     plural,
-    tally,
     tally_text,
     verdict_of,
     worst_of,
@@ -43,6 +45,7 @@ FULL_CARDS = 80  # findings worse than PASS that are shown in full; after these,
 FULL_EVIDENCE = 24  # of these, cards with all their evidence rows; later ones keep a few
 LINES = 600  # one-line findings of a section
 Place = tuple[str, str]  # arm, probe
+VERSION = re.compile(r"version|^numpy$|mpi4py|nccl|nvshmem|cuda|cupy|driver|gpu|device|standard", re.IGNORECASE)
 
 
 def write(run_dir: Path) -> Path:
@@ -72,25 +75,33 @@ def render(context: Mapping[str, Any]) -> str:
         finalize=lambda value: clean(value) if type(value) is str else value,
         loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
     )
+    environment.filters["ticks"] = ticks
     return environment.get_template("report.html.j2").render(context)
+
+
+def ticks(text: str) -> Markup:
+    """Prose in which `name` stands for code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(clean(text)))))  # escaped first
 
 
 def gather(run_dir: Path, content: Mapping[str, Any], reader: RunReader) -> dict[str, Any]:
     """All that the template shows."""
-    rows: list[Row] = [row for row in content.get("findings", ()) if isinstance(row, Mapping)]
+    rows = identified([row for row in content.get("findings", ()) if isinstance(row, Mapping)])
     labels = Labels(rows)
     trials = {name: {one.trial.trial_id: one.trial for one in reader.arm(name).planned} for name in reader.arm_names}
     every = {key: trial for mine in trials.values() for key, trial in mine.items()}
     bars, charts = figures.rounding_bars(rows, labels), figures.word_charts(rows, labels, every)
+    sections = _sections(rows, trials)
     return {
         **_head(content, rows, reader),
-        **_sections(rows, trials),
+        **sections,
+        "shown": {one.id for section in sections["sections"] for one in (*section["cards"], *section["lines"])},
         **_grids(rows, reader),
         "overview": _overview(rows, labels),
         "symbols": SYMBOLS,
         "bars": bars[: figures.BARS],
         "bars_total": len(bars),
-        "classes": figures.CLASSES,
+        "classes": CLASSES,
         "charts": charts[: figures.CHARTS],
         "charts_total": len(charts),
         "unchanged": figures.unchanged(rows, labels),
@@ -100,6 +111,14 @@ def gather(run_dir: Path, content: Mapping[str, Any], reader: RunReader) -> dict
         "problems": [one_line(problem) for problem in reader.problems],
         "auditor_version": __version__,
     }
+
+
+def identified(rows: Sequence[Row]) -> list[Row]:
+    """The findings, numbered anew where their ids would not do as anchors of a page."""
+    ids = [str(row.get("id", "")) for row in rows]
+    if len(set(ids)) == len(ids) and all(re.fullmatch(r"[A-Za-z][\w-]*", one) for one in ids):
+        return list(rows)
+    return [{**row, "id": f"N{number}"} for number, row in enumerate(rows, 1)]
 
 
 # -------------------------------------------------------------------------------------------------------------------- head
@@ -131,8 +150,7 @@ def _arm(arm: Mapping[str, Any], rows: Sequence[Row], reader: RunReader) -> dict
     mine = [row for row in rows if row.get("arm") == name]
     planned = reader.arm(name) if name in reader.arm_names else None
     plan = planned.plan if planned is not None else {}
-    settings = [*_part(plan, "env").items(), *_part(plan, "options").items()]
-    path = plan.get("path")
+    path, says = plan.get("path"), _described(_part(arm, "describe"))
     return {
         "name": name,
         "backend": arm.get("backend", ""),
@@ -141,10 +159,16 @@ def _arm(arm: Mapping[str, Any], rows: Sequence[Row], reader: RunReader) -> dict
         "reason": planned.reason if planned is not None else "",
         "verdict": worst_of(mine) if mine else None,
         "counts": tally_text(mine),
-        "settings": [(one_line(key), _setting(value)) for key, value in settings] + ([("path", path)] if path else []),
-        "says": _described(_part(arm, "describe")),
+        "settings": [(name, lines) for name in ("env", "options") if (lines := _settings(_part(plan, name)))],
+        "path": one_line(path or ""),
+        "versions": [pair for pair in says if VERSION.search(pair[0])],
+        "says": [pair for pair in says if not VERSION.search(pair[0])],
         "trials": number(len(planned.planned)) if planned is not None else "0",
     }
+
+
+def _settings(told: Mapping[str, Any]) -> list[str]:
+    return [one_line(f"{key}={_setting(value)}") for key, value in told.items()]
 
 
 def _setting(value: Any) -> str:
@@ -165,30 +189,30 @@ def _described(told: Mapping[str, Any]) -> list[tuple[str, str]]:
 # ---------------------------------------------------------------------------------------------------------------- findings
 
 
-def _overview(rows: Sequence[Row], labels: Labels) -> dict[str, Any]:
-    """Arms by probes: the worst verdict of each, what it amounts to, and the first finding that says so."""
+def _overview(rows: Sequence[Row], labels: Labels) -> list[dict[str, Any]]:
+    """By arm and probe: the worst verdict, what it amounts to, and the first finding that says so."""
     known = ["harness", *PROBES]
-    named = list(dict.fromkeys(str(row.get("probe", "")) for row in rows))
-    probes = [name for name in known if name in named] + [name for name in named if name not in known]
+    probes = list(dict.fromkeys([*known, *(str(row.get("probe", "")) for row in rows)]))
     groups: dict[Place, list[Row]] = {}
     for row in rows:
         groups.setdefault((str(row.get("arm", "")), str(row.get("probe", ""))), []).append(row)
-    lines = [
-        {"arm": arm, "cells": [_place(groups.get((arm, probe), []), labels) for probe in probes]}
-        for arm in dict.fromkeys(arm for arm, _ in groups)
+    arms = dict.fromkeys(
+        str(row.get("arm", "")) for row in sorted(rows, key=lambda row: verdict_of(row) is Verdict.WAIVED)
+    )
+    return [
+        {"arm": arm, "lines": [_line(probe, groups[arm, probe], labels) for probe in probes if (arm, probe) in groups]}
+        for arm in arms
     ]
-    return {"probes": probes, "lines": lines}
 
 
-def _place(rows: Sequence[Row], labels: Labels) -> dict[str, Any] | None:
-    if not rows:
-        return None
+def _line(probe: str, rows: Sequence[Row], labels: Labels) -> dict[str, Any]:
     worst = [row for row in rows if verdict_of(row) is worst_of(rows)]
     return {
+        "probe": probe,
         "verdict": worst_of(rows),
         "finding": worst[0].get("id", ""),
         "gist": gist(worst, labels),
-        "counts": ", ".join(f"{n} {verdict}" for verdict, n in tally(rows).items()),
+        "counts": tally_text(rows),
     }
 
 
@@ -211,9 +235,26 @@ def _sections(rows: Sequence[Row], trials: Mapping[str, Mapping[str, Trial]]) ->
     passed = [row for row in rows if verdict_of(row) is Verdict.PASS]
     return {
         "sections": [section for section in sections if section["total"]],
-        "passed": [_card(row, trials, 0) for row in passed[:LINES]],
+        "passed": _passed(passed),
         "passed_total": len(passed),
     }
+
+
+def _passed(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """PASS findings by probe and kind: each claim once, and each limit once."""
+    groups: dict[Place, list[Row]] = {}
+    for row in rows[:LINES]:
+        groups.setdefault((one_line(row.get("probe", "")), one_line(row.get("kind", ""))), []).append(row)
+    return [
+        {
+            "probe": probe,
+            "kind": kind,
+            "arms": listed(dict.fromkeys(one_line(row.get("arm", "")) for row in some)),
+            "rows": [(row.get("id", ""), one_line(row.get("arm", "")), one_line(row.get("claim", ""))) for row in some],
+            "limits": [text for text in dict.fromkeys(one_line(row.get("limits", "")) for row in some) if text][:4],
+        }
+        for (probe, kind), some in groups.items()
+    ]
 
 
 def _card(row: Row, trials: Mapping[str, Mapping[str, Trial]], before: int) -> Card:
@@ -225,7 +266,7 @@ def _card(row: Row, trials: Mapping[str, Mapping[str, Trial]], before: int) -> C
 
 
 def _grids(rows: Sequence[Row], reader: RunReader) -> dict[str, Any]:
-    """Grids that show something worse than PASS, as many as fit; the others in a line each."""
+    """The grids of counts and shifts, as many as fit; the others in a line each."""
     known: dict[tuple[str, grid.Cell], grid.Known] = {}
     for name in reader.arm_names:
         view = reader.arm(name)
@@ -233,15 +274,8 @@ def _grids(rows: Sequence[Row], reader: RunReader) -> dict[str, Any]:
             call = planned.trial.call
             one = known.setdefault((name, (call.collective, call.op, call.format)), grid.Known(name))
             one.add(planned, any(seen.status == "ok" for seen in view.observations(planned.trial.trial_id)))
-    drawn, quiet, room = [], [], grid.CELLS
-    for made in grid.grids(known, rows):
-        telling = made.worst not in (Verdict.PASS, Verdict.WAIVED)
-        if telling and made.cells <= room:
-            drawn.append(made)
-            room -= made.cells
-        else:
-            quiet.append(made)
-    return {"grids": drawn, "quiet_grids": quiet[:LINES], "quiet_left_out": max(0, len(quiet) - LINES)}
+    kept, quiet = grid.drawn(grid.grids(known, rows))
+    return {"grids": kept, "quiet_grids": quiet[:LINES], "quiet_left_out": max(0, len(quiet) - LINES)}
 
 
 # ------------------------------------------------------------------------------------------------------------- not audited

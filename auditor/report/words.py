@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,14 @@ SYMBOLS = {
     Verdict.PASS: "·",
     Verdict.WAIVED: "–",
 }
+
+# Where an inexact sum's result lies; keys of rounding_mode's measure.
+CLASSES = (
+    ("nearest", "nearest"),
+    ("toward_zero", "toward zero"),
+    ("away", "away from zero"),
+    ("outside", "outside both neighbours"),
+)
 
 _WHERE = re.compile(r"^(?P<collective>\S[^:]*?) (?P<op>\S+) of (?P<format>\S[^:]*?) on \S[^:]*? ranks: ")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -82,13 +91,19 @@ def number(value: Any) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one as a percentage, never rounded to 0 or 100 where it is neither."""
+    """A share of one as a percentage with as many digits as tell it from 0 and from 100."""
     if share in (0.0, 1.0):
-        return f"{share:.0%}"
-    if share < 1e-4:
-        return f"{share * 100:.2g} %"
-    text = f"{share * 100:.1f} %"
-    return text if text not in ("0.0 %", "100.0 %") else f"{share * 100:.4g} %" if share < 0.99995 else "> 99.99 %"
+        return f"{share * 100:.0f} %"
+    value, rest = share * 100, 100 - share * 100
+    if value < 1:
+        return f"{value:.2g} %"
+    return (
+        f"{value:.1f} %"
+        if rest >= 0.1
+        else f"{value:.{min(9, 1 - math.floor(math.log10(rest)))}f} %"
+        if rest > 0
+        else "> 99.9 %"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------ claims
@@ -100,13 +115,30 @@ class Labels:
     AXES = ("format", "collective", "op")
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        seen = {axis: {str(v) for row in rows for v in many(scope(row).get(axis, ()))} for axis in self.AXES}
-        self.axes = [axis for axis in self.AXES if len(seen[axis]) > 1]
+        seen = {axis: {v for row in rows for v in _axis(row, axis)} for axis in self.AXES}
+        self.seen = {axis: values for axis, values in seen.items() if len(values) > 1}
 
     def of(self, row: Row) -> str:
         """``bfloat16 all_reduce``; empty where the whole run is one cell."""
-        parts = (" and ".join(str(v) for v in many(scope(row)[axis])) for axis in self.axes if axis in scope(row))
-        return one_line(" ".join(parts))
+        return self._words({axis: list(_axis(row, axis)) for axis in self.seen})
+
+    def all_of(self, rows: Sequence[Row]) -> str:
+        """One name for the cells of several findings: where they are all combinations of some values, each value is said once,
+        and an axis of which the run has no other values is not said.
+        """
+        cells = list(dict.fromkeys(tuple(_axis(row, axis) for axis in self.seen) for row in rows))
+        values = {axis: list(dict.fromkeys(v for cell in cells for v in cell[i])) for i, axis in enumerate(self.seen)}
+        if len(cells) < math.prod(len(some) for some in values.values()):
+            return listed(dict.fromkeys(self.of(row) for row in rows), 4)
+        return self._words({axis: some for axis, some in values.items() if set(some) != self.seen[axis]})
+
+    def _words(self, values: Mapping[str, Sequence[str]]) -> str:
+        return one_line(" ".join(listed(some, 6) for some in values.values() if some))
+
+
+def _axis(row: Row, axis: str) -> tuple[str, ...]:
+    found = scope(row)
+    return tuple(str(value) for value in many(found[axis])) if axis in found else ()
 
 
 def scope(row: Row) -> Mapping[str, Any]:
@@ -125,31 +157,36 @@ def bare_claim(row: Row) -> str:
 
 
 def mode_text(row: Row) -> str:
-    """The rounding mode that a rounding_mode finding names."""
-    mode = str(measure(row).get("mode", "undetermined"))
-    left = many(measure(row).get("consistent_modes") or [])
-    return f"{mode} ({' or '.join(str(name) for name in left)})" if mode == "undetermined" and left else mode
+    """The rounding mode that a rounding_mode finding names; where no mode or several fit, what is known instead."""
+    found = measure(row)
+    mode, left = str(found.get("mode", "undetermined")), many(found.get("consistent_modes") or [])
+    if mode == "undetermined" and left:
+        return f"undetermined, {' or '.join(str(name) for name in left)}"
+    shares = [(words, _share(found.get(key), found.get("inexact"))) for key, words in CLASSES]
+    told = [f"{percent(share)} {words}" for words, share in shares if share]
+    return f"mixed, {', '.join(told)}" if mode == "mixed" and told else mode
+
+
+def _share(part: Any, whole: Any) -> float:
+    known = isinstance(part, (int, float)) and isinstance(whole, (int, float)) and whole > 0
+    return part / whole if known else 0.0
 
 
 def gist(rows: Sequence[Row], labels: Labels) -> str:
     """What some findings of one verdict amount to, in one line: the first ones by claim, the others as a number."""
-    if verdict_of(rows[0]) is Verdict.PASS and not any(row.get("kind") == "rounding_mode" for row in rows):
-        return "looked for and not there: " + ", ".join(dict.fromkeys(one_line(row.get("kind", "")) for row in rows))
+    kinds = list(dict.fromkeys(one_line(row.get("kind", "")) for row in rows))
+    if verdict_of(rows[0]) is Verdict.PASS and "rounding_mode" not in kinds:
+        return "not there: " + ", ".join(kinds)
     first = next((row for row in rows if row.get("kind") == "rounding_mode"), rows[0])
     text = mode_text if first.get("kind") == "rounding_mode" else bare_claim
     alike = [row for row in rows if row.get("kind") == first.get("kind")]
-    said: dict[str, list[str]] = {}
+    said: dict[str, list[Row]] = {}
     for row in alike:
-        said.setdefault(text(row), []).append(labels.of(row))
+        said.setdefault(text(row), []).append(row)
     chosen = list(said.items()) if text is mode_text else list(said.items())[:1]
-    told = "; ".join(_labelled(names, words) for words, names in chosen)
-    others = [one_line(row.get("kind", "")) for row in rows if row not in alike]
-    also = f" (also {listed(dict.fromkeys(others), 4)})" if others else ""
-    left = len(alike) - sum(len(names) for _, names in chosen)
+    told = "; ".join(": ".join(part for part in (labels.all_of(some), words) if part) for words, some in chosen)
+    others = [kind for kind in kinds if kind != one_line(first.get("kind", ""))]
+    also = f" (also {listed(others, 4)})" if others else ""
+    left = len(alike) - sum(len(some) for _, some in chosen)
     more = f" and {left} more" if left else ""
     return f"{one_line(first.get('kind', ''))} {first.get('id', '')}{more}{also}: {told}"
-
-
-def _labelled(names: Sequence[str], words: str) -> str:
-    some = list(dict.fromkeys(name for name in names if name))
-    return f"{listed(some, 4)}: {words}" if some else words
