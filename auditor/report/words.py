@@ -97,13 +97,9 @@ def percent(share: float) -> str:
     value, rest = share * 100, 100 - share * 100
     if value < 1:
         return f"{value:.2g} %"
-    return (
-        f"{value:.1f} %"
-        if rest >= 0.1
-        else f"{value:.{min(9, 1 - math.floor(math.log10(rest)))}f} %"
-        if rest > 0
-        else "> 99.9 %"
-    )
+    digits = 1 if rest >= 0.1 else 9 if rest <= 0 else min(9, 1 - math.floor(math.log10(rest)))
+    text = f"{value:.{digits}f}"
+    return f"{text.rstrip('0') if digits > 1 else text} %" if rest > 1e-9 else "> 99.9 %"
 
 
 # ------------------------------------------------------------------------------------------------------------------ claims
