@@ -108,8 +108,7 @@ def tabulate_recipes(recipes: Sequence[Recipe], start: int, out: Codes, *, use: 
     """Counts for outputs of the indices from ``start`` on, the inputs of every contributor regenerated block by
     block.
     """
-    ops = _chosen(use, len(out))
-    return host.tabulate_terms(ops, recipes[0].fmt, host.from_recipes(ops, recipes, start), out)
+    return host.tabulate_recipes(_chosen(use, len(out)), recipes, start, out)
 
 
 def dose_terms(fmt: Format, terms: Terms | Sequence[Codes], out: Codes, *, use: str | None = None) -> Dose:

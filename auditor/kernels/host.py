@@ -27,8 +27,9 @@ from auditor.numerics.hashing import U32
 from auditor.numerics.recipes import Recipe
 from auditor.numerics.rounding import Split, split
 
-BLOCK = 1 << 16  # elements a step: its scratch (10 bytes an element) stays in the second-level cache
+BLOCK = 1 << 17  # elements a step: with its scratch (4 bytes and a code for each contributor) in the second-level cache
 SERIAL = 1 << 18  # below this many elements threads cost more than they save
+LONG = 1 << 22  # elements counted in one call where nothing is generated: its own cost does not show
 SMALLEST = 1 << 10  # elements that go the slow way together
 BYTES = 1 << 20  # bytes a step of a comparison
 
@@ -43,6 +44,7 @@ class Ops(Protocol):
     def load(self, fmt: Format, codes: Codes, words: U32) -> None: ...
     def add(self, fmt: Format, codes: Codes, words: U32) -> bool: ...
     def count_words(self, fmt: Format, words: U32, out: Codes, counts: Counts) -> None: ...
+    def count_recipes(self, recipes: Sequence[Recipe], start: int, out: Codes, counts: Counts) -> int: ...
     def dose_words(self, fmt: Format, words: U32, out: Codes, dose: Dose) -> None: ...
 
 
@@ -139,45 +141,75 @@ def _table(counts: Counts, elements: int) -> RoundingTable:
     )
 
 
+def _general(fmt: Format, words: U32, out: Codes) -> RoundingTable:
+    """The reference on sums given as binary32 codes, block by block: it takes about 60 bytes an element."""
+    table = RoundingTable()
+    for a, b in _blocks(0, len(out)):
+        table += tabulate(fmt, split(fmt, exact_sums(FORMATS["binary32"], [words[a:b]])), out[a:b])
+    return table
+
+
 def tabulate_words(ops: Ops, fmt: Format, words: U32, out: Codes) -> RoundingTable:
     """Counts for outputs against exact sums given as binary32 codes, shape (n,) each; formats of 16 bits or fewer.
     Raises ValueError.
     """
     _check(fmt, len(words), out)
 
-    def part(low: int, high: int) -> RoundingTable:
-        counts = np.zeros(COUNTS, np.int64)
-        for a, b in _blocks(low, high):
-            ops.count_words(fmt, words[a:b], out[a:b], counts)
-        if counts[UNFIT]:
-            return tabulate(fmt, split(fmt, exact_sums(FORMATS["binary32"], [words[low:high]])), out[low:high])
-        return _table(counts, high - low)
+    def work(low: int, high: int) -> RoundingTable:
+        table = RoundingTable()
+        for a in range(low, high, LONG):
+            some, got, counts = words[a : min(a + LONG, high)], out[a : min(a + LONG, high)], np.zeros(COUNTS, np.int64)
+            ops.count_words(fmt, some, got, counts)
+            table += _general(fmt, some, got) if counts[UNFIT] else _table(counts, len(got))
+        return table
 
-    return sum(_in_parts(len(out), part), RoundingTable())
+    return sum(_in_parts(len(out), work), RoundingTable())
 
 
 def _exact_split(fmt: Format, terms: Sequence[Codes], part: slice) -> Split:
     return split(fmt, exact_sums(fmt, [codes[part] for codes in terms]))
 
 
-def tabulate_terms(ops: Ops, fmt: Format, terms: Terms, out: Codes) -> RoundingTable:
-    """Counts for outputs, shape (n,), against the exact sums of what ``terms(start, stop)`` gives; every format.
+def _count_terms(
+    ops: Ops, fmt: Format, columns: Sequence[Codes], words: U32, out: Codes, counts: Counts
+) -> RoundingTable:
+    """Adds one block to ``counts``; what of it went the slow way is returned instead.
 
     Sums of values of the format are whole multiples of its smallest subnormal, so binary32 words of theirs are never
     unfit.
     """
+    slow = RoundingTable()
+    for part, exact in _summed(ops, fmt, columns, words):
+        if exact:
+            ops.count_words(fmt, words[part], out[part], counts)
+        else:
+            slow += tabulate(fmt, _exact_split(fmt, columns, part), out[part])
+    return slow
+
+
+def tabulate_terms(ops: Ops, fmt: Format, terms: Terms, out: Codes) -> RoundingTable:
+    """Counts for outputs, shape (n,), against the exact sums of what ``terms(start, stop)`` gives; every format."""
 
     def work(low: int, high: int) -> RoundingTable:
-        words, counts, fast, slow = np.empty(BLOCK, np.uint32), np.zeros(COUNTS, np.int64), 0, RoundingTable()
+        words, counts, slow = np.empty(BLOCK, np.uint32), np.zeros(COUNTS, np.int64), RoundingTable()
         for a, b in _blocks(low, high):
-            columns, block, got = terms(a, b), words[: b - a], out[a:b]
-            for part, exact in _summed(ops, fmt, columns, block):
-                if exact:
-                    ops.count_words(fmt, block[part], got[part], counts)
-                    fast += part.stop - part.start
-                else:
-                    slow += tabulate(fmt, _exact_split(fmt, columns, part), got[part])
-        return _table(counts, fast) + slow
+            slow += _count_terms(ops, fmt, terms(a, b), words[: b - a], out[a:b], counts)
+        return _table(counts, high - low - slow.elements) + slow
+
+    return sum(_in_parts(len(out), work), RoundingTable())
+
+
+def tabulate_recipes(ops: Ops, recipes: Sequence[Recipe], start: int, out: Codes) -> RoundingTable:
+    """As ``tabulate_terms``, the inputs regenerated block by block, or in a fused loop where the twin has one."""
+    fmt, terms = recipes[0].fmt, from_recipes(ops, recipes, start)
+
+    def work(low: int, high: int) -> RoundingTable:
+        words, counts, slow = np.empty(BLOCK, np.uint32), np.zeros(COUNTS, np.int64), RoundingTable()
+        for a, b in _blocks(low, high):
+            done = a + (ops.count_recipes(recipes, start + a, out[a:b], counts) if _ieee() else 0)
+            if done < b:
+                slow += _count_terms(ops, fmt, terms(done, b), words[: b - done], out[done:b], counts)
+        return _table(counts, high - low - slow.elements) + slow
 
     return sum(_in_parts(len(out), work), RoundingTable())
 

@@ -9,6 +9,7 @@ element: an addition where the reference multiplies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -141,16 +142,41 @@ def _words(*numbers: int) -> list[np.uint32]:
     return [np.uint32(number) for number in numbers]
 
 
-def _fill_scaled(recipe: Recipe, high: int, low: int, out: Codes) -> None:
+def _scaled16_words(recipe: Recipe) -> list[np.uint32] | None:
+    """The arguments of ``_scaled16`` after the key; None where the recipe needs another loop."""
+    if recipe.kind != "scaled" or recipe.fmt.bits != 16:
+        return None
     _, span, lowest = recipe.params
-    fmt, base = recipe.fmt, lowest + recipe.fmt.bias
+    bits, base = recipe.fmt.mantissa_bits, lowest + recipe.fmt.bias
+    choices = (span + 1) << bits
+    if choices >= 1 << 15:
+        return None
+    return _words(mantissa_mask(recipe), choices, 0x7FFF >> bits << bits, base << bits)
+
+
+def scaled_words(recipes: Sequence[Recipe], start: int, stop: int) -> tuple[Any, ...] | None:
+    """(keys of all recipes, the arguments that they share) for a fused loop over bfloat16 indices [start, stop);
+    None where there is none.
+    """
+    first = recipes[0]
+    alike = all((one.fmt, one.kind, one.params) == (first.fmt, first.kind, first.params) for one in recipes)
+    words = _scaled16_words(first)
+    if words is None or not alike or first.fmt.name != "bfloat16" or start >> 32 != (stop - 1) >> 32:
+        return None
+    keys = [_keys(_own(one, 1), start >> 32, start & MASK32)[0] for one in recipes]
+    return np.array(keys, np.uint32), *words
+
+
+def _fill_scaled(recipe: Recipe, high: int, low: int, out: Codes) -> None:
     first, second = _keys(_own(recipe, 2), high, low)
-    bits = fmt.mantissa_bits
-    mask, choices = mantissa_mask(recipe), (span + 1) << bits
-    if fmt.bits == 16 and choices < 1 << 15:
-        _scaled16(out, first, *_words(mask, choices, 0x7FFF >> bits << bits, base << bits))
-    else:
-        _scaled(out, first, second, *_words(mask, span + 1, base, bits, fmt.bits - 1))
+    words = _scaled16_words(recipe)
+    if words is not None:
+        _scaled16(out, first, *words)
+        return
+    _, span, lowest = recipe.params
+    fmt = recipe.fmt
+    numbers = (mantissa_mask(recipe), span + 1, lowest + fmt.bias, fmt.mantissa_bits, fmt.bits - 1)
+    _scaled(out, first, second, *_words(*numbers))
 
 
 def _fill_wide(recipe: Recipe, high: int, low: int, out: Codes) -> None:
