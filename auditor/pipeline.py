@@ -23,7 +23,7 @@ from auditor.errors import AuditError, ConfigError, Unavailable
 from auditor.launch import ArmFailed, ArmRunner
 from auditor.model import Capabilities
 from auditor.plan import ArmPlan, Plan, build, multicast_waiver, summary
-from auditor.processes import Server, mpiexec
+from auditor.processes import Server, check_room, mpiexec
 
 PROBE_LIMIT = 120.0  # seconds that a backend's probe may take
 
@@ -106,6 +106,7 @@ def _probe(arm: Any) -> Offer:
         error = ConfigError if answer["exit_code"] == 2 else AuditError
         raise error(f"arm {arm.name}: {answer['error']}")
     if answer["process_model"] == "one":
+        check_room(arm.name, arm.ranks)
         try:
             mpiexec(arm.env)
         except Unavailable as error:

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from auditor.environment import MULTICAST_OFF, multicast_forbidden
-from auditor.errors import AuditError, Unavailable
-from auditor.worker import JobFile
+from auditor.environment import MULTICAST_OFF, memory_bytes, multicast_forbidden
+from auditor.errors import AuditError, ConfigError, Unavailable
+from auditor.worker import JobFile, die_with_parent
 
 KILL_GRACE = 2.0  # seconds between asking and forcing
+RANKS_A_CORE = 16  # MPI ranks poll; more than so many on a core make no progress
+RANK_MEMORY = 200 << 20  # bytes of one rank's process beside its arenas
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class MpiJob:
             stderr=self._log,
             env=arm_environment(env),
             start_new_session=True,
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # the launcher then takes its ranks with it
         )
 
     def ended(self) -> Ending | None:
@@ -176,6 +179,18 @@ class MpiJob:
             self._process.wait()
         self._log.close()
         time.sleep(0.05)  # the kernel's parent-death signals reach the ranks
+
+
+def check_room(arm: str, rank_n: int) -> None:
+    """Refuse to start more processes than this machine can bear. Raises ConfigError."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = memory_bytes()
+    most = min(cores * RANKS_A_CORE, (memory or RANK_MEMORY << 20) // (2 * RANK_MEMORY))
+    if rank_n > most:
+        raise ConfigError(
+            f"arm {arm}: {rank_n} ranks are more processes than this machine bears ({cores} cores: at most {most}); "
+            f"ask for fewer with --ranks, or start under mpirun or srun over several nodes"
+        )
 
 
 def mpiexec(env: Mapping[str, str]) -> list[str]:

@@ -119,10 +119,10 @@ class LocalControl:
         return None
 
 
-def die_with_parent() -> None:
+def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel to end this process when its parent ends, so that no rank outlives the audit (Linux only)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, int(by))  # PR_SET_PDEATHSIG
 
 
 def probe(spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
