@@ -182,9 +182,12 @@ def _subsets(active: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _missing(bad: Bad) -> Iterator[tuple[str, F64]]:
-    total = bad.values.sum(axis=0)
-    for subset in _subsets(_active(bad)):
-        if len(subset) < len(_active(bad)):
+    total, active = bad.values.sum(axis=0), _active(bad)
+    # All terms missing is a zeroed output, not a lost term, unless other members sent nothing that could be lost.
+    if len(active) < len(bad.values):
+        yield _name(bad, tuple(active)), np.zeros_like(total)
+    for subset in _subsets(active):
+        if len(subset) < len(active):
             yield _name(bad, subset), total - bad.values[list(subset)].sum(axis=0)
 
 
