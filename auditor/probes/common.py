@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from auditor import inputs
 from auditor.model import ArmView, Codes, Evidence, Finding, Observation, Planned, Trial, Verdict, asked_by
@@ -231,23 +229,6 @@ class Case:
         return {**base, **more}
 
 
-class Cases:
-    """The cases of one analysis by (kind, cell key)."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[tuple[str, tuple[Any, ...]], Case] = {}
-
-    def of(self, kind: str, key: tuple[Any, ...]) -> Case:
-        return self._by_key.setdefault((kind, key), Case())
-
-    def items(self) -> Iterator[tuple[str, tuple[Any, ...], Case]]:
-        for (kind, key), case in self._by_key.items():
-            yield kind, key, case
-
-    def has(self, kind: str) -> bool:
-        return any(k == kind for k, _ in self._by_key)
-
-
 def finding(
     view: ArmView,
     probe: str,
@@ -299,8 +280,3 @@ def where(trials: Iterable[Trial]) -> str:
     some = list(trials)
     names = [listed(sorted({getattr(t.call, a) for t in some})) for a in ("collective", "op", "format")]
     return f"{names[0]} {names[1]} of {names[2]} on {listed(sorted({len(t.members) for t in some}))} ranks"
-
-
-def first_indices(mask: np.ndarray[Any, np.dtype[np.bool_]], cap: int = MAX_ROWS) -> list[int]:
-    """The first few set positions."""
-    return [int(i) for i in np.flatnonzero(mask)[:cap]]
