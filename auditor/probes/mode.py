@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from auditor.kernels import RoundingTable, tabulate
 from auditor.model import ArmView, Codes, Observation, Trial
-from auditor.numerics.rounding import MODES, Split
+from auditor.numerics.formats import Format
+from auditor.numerics.rounding import MODES, Split, up_by_mode
 from auditor.probes.common import receiving
 from auditor.probes.expected import Block, Mask, blocks
 from auditor.probes.statistics import binomial_two_sided, holm_rejects
@@ -26,6 +27,13 @@ STOCHASTIC_MIN = 1 << 14  # inexact sums below which a fit would accept too much
 NOISE_BITS = (*range(1, 11), 12, 16, 24, 48)
 BINS = 64
 KNOWN_PRECISIONS = (8, 11, 24, 53, 64)
+NATURAL_PRECISION = {
+    "binary32": 53,
+    "bfloat16": 24,
+    "binary16": 24,
+    "float8_e4m3fn": 11,
+    "float8_e5m2": 11,
+}  # of a wider accumulator
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,27 +43,47 @@ class Look:
     trial: Trial
     seen: Observation
     table: RoundingTable
-    stable: RoundingTable
+    stable: RoundingTable  # of the elements that never changed
+    held: RoundingTable  # of those whose exact sum a natural accumulator holds
     repeats: int
     left_out: int  # unwritten, or special's: subnormal terms or sums, the last gap below the maximum
     unstable: int
 
     @property
     def deciding(self) -> RoundingTable:
-        """The counts that eliminate modes."""
-        return self.table if self.unstable > UNSTABLE_SHARE * max(1, self.table.elements) else self.stable
+        """The counts that eliminate modes: a subject that rounds what binary32 holds toward zero rounds toward zero; what
+        it does to sums that binary32 cannot hold is double_rounding's.
+        """
+        return self.table if self.unstable > UNSTABLE_SHARE * max(1, self.table.elements) else self.held
 
     @property
     def surviving(self) -> tuple[str, ...]:
-        """Modes that every sum which went to a neighbour agrees with; what went elsewhere is not_faithful's."""
-        counts = self.deciding
-        return tuple(m for m in MODES if counts.mismatches(m) == counts.outside + counts.exact_wrong)
+        """Modes that every deciding sum which went to a neighbour agrees with; what went elsewhere is not_faithful's."""
+        return _agreeing(self.deciding)
+
+    @property
+    def surviving_all(self) -> tuple[str, ...]:
+        """Modes that every stable sum agrees with, those that no natural accumulator holds included."""
+        return _agreeing(self.stable)
 
     @property
     def foreign(self) -> bool:
         """Too much lies outside the neighbours to speak of rounding."""
         off = self.table.outside + self.table.exact_wrong
         return off > OUTSIDE_SHARE * max(1, self.table.elements)
+
+
+def _agreeing(counts: RoundingTable) -> tuple[str, ...]:
+    return tuple(m for m in MODES if counts.mismatches(m) == counts.outside + counts.exact_wrong)
+
+
+def held(fmt: Format, split: Split) -> Mask:
+    """Whether a natural accumulator holds the exact sum (normal sums): rem ends within its extra bits."""
+    wide = NATURAL_PRECISION.get(fmt.name)
+    if wide is None:
+        return np.ones(len(split.lo), np.bool_)
+    below = np.uint64((1 << (64 - (wide - fmt.precision))) - 1)
+    return np.asarray(~split.sticky & ((split.rem & below) == 0), np.bool_)
 
 
 def take(split: Split, mask: Mask) -> Split:
@@ -85,16 +113,25 @@ def look(view: ArmView, trial: Trial) -> Look | None:
     mine = [o for o in seen_all if o.rank == first.rank]
     same = stable_mask(view, trial, mine, output)
     skip = unwritten_mask(view, trial, first.rank)
-    table, stable, left_out = RoundingTable(), RoundingTable(), 0
+    table, stable, fitting = RoundingTable(), RoundingTable(), RoundingTable()
+    left_out = unstable = 0
     for part, data in blocks(trial, first.repeat, first.rank):
         keep = ordinary(trial, data) & ~skip[part]
         left_out += int((~keep).sum())
-        table += tabulate(trial.call.fmt, take(data.split, keep), output[part][keep])
+        counted = _counted(trial, data, output[part], keep)
+        table += counted
         if same is not None:
+            unstable += int((keep & ~same[part]).sum())
+            counted = _counted(trial, data, output[part], keep & same[part])
             keep &= same[part]
-            stable += tabulate(trial.call.fmt, take(data.split, keep), output[part][keep])
-    unstable = 0 if same is None else table.elements - stable.elements
-    return Look(trial, first, table, table if same is None else stable, len(mine), left_out, unstable)
+        stable += counted
+        fits = keep & held(trial.call.fmt, data.split)
+        fitting += counted if int(fits.sum()) == int(keep.sum()) else _counted(trial, data, output[part], fits)
+    return Look(trial, first, table, stable, fitting, len(mine), left_out, unstable)
+
+
+def _counted(trial: Trial, data: Block, output: Codes, keep: Mask) -> RoundingTable:
+    return tabulate(trial.call.fmt, take(data.split, keep), output[keep])
 
 
 def stable_mask(view: ArmView, trial: Trial, seen: list[Observation], output: Codes) -> Mask | None:
@@ -240,6 +277,32 @@ def double_rounding(view: ArmView, looks: list[Look], *, to_even: bool) -> Twice
     followed = [e for e in resolved if agrees[e]]
     told = max((differs[e] for e in followed or resolved), default=0)
     return Twice(tuple(p + e for e in resolved), tuple(p + e for e in followed), told, to_even)
+
+
+def first_rounding_in_directed(view: ArmView, looks: list[Look], mode: str) -> tuple[int, int]:
+    """(sums that a natural accumulator does not hold and whose output ``mode`` does not give, those among them that a first
+    rounding to the accumulator, to nearest, explains).
+    """
+    wrong = explained = 0
+    fmt = looks[0].trial.call.fmt
+    extra = NATURAL_PRECISION[fmt.name] - fmt.precision
+    for found in looks:
+        for split, up in _inexact_choices(view, found):
+            odd = (up != up_by_mode(mode, split)) & ~held(fmt, split)
+            wrong += int(odd.sum())
+            explained += int((odd & (up == _directed_after(split, extra, mode))).sum())
+    return wrong, explained
+
+
+def _directed_after(split: Split, extra: int, mode: str) -> Mask:
+    """Whether |x| goes up when rounded to nearest in ``extra`` more bits first, then by the directed ``mode``."""
+    half = np.uint64(1 << 63)
+    kept = split.rem >> np.uint64(64 - extra)
+    rest = split.rem << np.uint64(extra)
+    first = kept + ((rest > half) | ((rest == half) & (split.sticky | ((kept & np.uint64(1)) != 0))))
+    away = {"toward_zero": np.False_, "away_from_zero": np.True_}.get(mode)
+    outward = away if away is not None else split.negative == (mode == "toward_negative")
+    return np.asarray((first == np.uint64(1 << extra)) | ((first != 0) & outward), np.bool_)
 
 
 def _nearest_up(split: Split, *, to_even: bool) -> Mask:

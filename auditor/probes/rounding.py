@@ -28,7 +28,16 @@ from auditor.probes.common import (
 )
 from auditor.probes.expected import blocks, nearest_code
 from auditor.probes.faithful import faithful
-from auditor.probes.mode import Fit, Look, double_rounding, look, ordinary, stochastic_fit
+from auditor.probes.mode import (
+    NATURAL_PRECISION,
+    Fit,
+    Look,
+    double_rounding,
+    first_rounding_in_directed,
+    look,
+    ordinary,
+    stochastic_fit,
+)
 from auditor.probes.statistics import clopper_pearson
 
 NAME = "rounding"
@@ -247,6 +256,9 @@ def _double(view: ArmView, looks: list[Look]) -> Finding:
     if not usable:
         return inconclusive(view, NAME, "double_rounding", trials, "no trial has inexact sums that were merely rounded")
     surviving = set.intersection(*(set(f.surviving) for f in usable))
+    directed = surviving - set(NEAREST)
+    if len(surviving) == 1 and directed and not set.intersection(*(set(f.surviving_all) for f in usable)) & directed:
+        return _twice_directed(view, usable, directed.pop())
     if surviving and not surviving & set(NEAREST):
         claim = f"Every sum of {where(trials)}, two of them active, is what rounding once {listed(sorted(surviving))} gives."
         limits = "In a directed mode rounding twice gives the bits of rounding once: it has no effect to be seen."
@@ -284,4 +296,20 @@ def _double(view: ArmView, looks: list[Look]) -> Finding:
         trials=trials,
         measure=measure,
         limits=limits,
+    )
+
+
+def _twice_directed(view: ArmView, looks: list[Look], mode: str) -> Finding:
+    """A directed mode whose subject first rounds what its accumulator cannot hold."""
+    trials = [f.trial for f in looks]
+    wrong, explained = first_rounding_in_directed(view, looks, mode)
+    bits = NATURAL_PRECISION[trials[0].call.fmt.name]
+    measure = {"first_rounding_bits": bits if explained == wrong else None, "sums": wrong, "explained": explained}
+    if explained == wrong:
+        said = f"first rounds to {bits} bits, to nearest: {plural(wrong, 'sum')} that need more bits show it"
+    else:
+        said = f"rounds {plural(wrong, 'sum')} that need more than {bits} bits otherwise than {mode}"
+    claim = f"{where(trials)}, two of them active, rounds {mode} but {said}."
+    return finding(
+        view, NAME, "double_rounding", verdict_for(view, "double_rounding", True), claim, trials=trials, measure=measure
     )
