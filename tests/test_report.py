@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -763,3 +764,32 @@ def test_svg_escapes_and_keeps_lengths_within_bounds() -> None:
 def test_an_unknown_template_variable_is_an_error() -> None:
     with pytest.raises(Exception, match="undefined"):
         page.render(SimpleNamespace().__dict__)
+
+
+def contrast(a: str, b: str) -> float:
+    """WCAG 2 contrast ratio of two #rrggbb colours."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((light(a), light(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_text_stands_out_from_what_is_behind_it(mode: str) -> None:
+    text = (files("auditor.report") / "templates" / "report.css").read_text(encoding="utf-8")
+    blocks = [
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in re.findall(r":root \{(.*?)\}", text, re.S)
+    ]
+    colours = {**blocks[0], **(blocks[1] if mode == "dark" else {})}
+    pairs = [(ink, back) for ink in ("ink", "soft", "link") for back in ("page", "card", "faint")]
+    pairs += [(name, f"{name}-bg") for name in ("fail", "inconclusive", "information", "pass", "waived")]
+    pairs += [("bar-ink", name) for name in ("nearest", "zero", "away", "outside")]
+    assert {
+        pair: round(contrast(*(colours[name] for name in pair)), 1)
+        for pair in pairs
+        if contrast(*(colours[n] for n in pair)) < 4.5
+    } == {}

@@ -93,6 +93,11 @@ def test_a_mixed_or_undetermined_mode_says_what_is_known() -> None:
     assert line.endswith("undetermined, ties_to_even or ties_to_away")
 
 
+def test_an_open_question_about_the_mode_is_told_by_its_claim() -> None:
+    rows = [row("F1", "INCONCLUSIVE", kind="rounding_mode", measure={"mode": "undetermined"})]
+    assert summary_lines(content(*rows), None)[2].endswith("rounding_mode F1: claim of F1.")
+
+
 def test_findings_that_are_not_told_are_counted_and_their_kinds_named() -> None:
     rows = [
         row("F1", "FAIL"),

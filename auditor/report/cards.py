@@ -267,8 +267,9 @@ def _point(trial: Trial) -> str:
     shift = f"{trial.send_shift}" if trial.send_shift == trial.recv_shift else f"{trial.send_shift}/{trial.recv_shift}"
     fills = [f"{side} {getattr(trial, side)}" for side in ("head", "tail") if getattr(trial, side) != "zero"]
     place = ["in place"] if trial.in_place else []
+    prefill = [f"prefill {trial.prefill}"] if trial.prefill != DEFAULTS["prefill"] else []
     variant = [trial.variant] if trial.variant != "plain" else []
-    return ", ".join([f"count {trial.call.count:,}", f"shift {shift}", *place, *fills, *variant])
+    return ", ".join([f"count {trial.call.count:,}", f"shift {shift}", *place, *fills, *prefill, *variant])
 
 
 def _maybe(value: Any) -> str:

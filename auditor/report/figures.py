@@ -87,7 +87,7 @@ def _segments(shares: Mapping[str, float], parts: Sequence[Part]) -> Iterator[st
         if share > 0:
             tip = f"{part.name}: {part.count} ({part.share})"
             yield svg.rect(svg.pct(at), "0", svg.pct(share), "100%", f"c-{part.slug}", tip)
-        if share > 0.09:
+        if share > 0.16:  # wide enough for its text on the narrowest page
             yield svg.label(part.share, svg.pct(at + share / 2), "18", "on-bar")
         at += share
 

@@ -174,7 +174,8 @@ def gist(rows: Sequence[Row], labels: Labels) -> str:
     if verdict_of(rows[0]) is Verdict.PASS and "rounding_mode" not in kinds:
         return "not there: " + ", ".join(kinds)
     first = next((row for row in rows if row.get("kind") == "rounding_mode"), rows[0])
-    text = mode_text if first.get("kind") == "rounding_mode" else bare_claim
+    named = first.get("kind") == "rounding_mode" and verdict_of(first) is not Verdict.INCONCLUSIVE
+    text = mode_text if named else bare_claim
     alike = [row for row in rows if row.get("kind") == first.get("kind")]
     said: dict[str, list[Row]] = {}
     for row in alike:
