@@ -99,10 +99,11 @@ def prefill_code(fmt: Format, name: str) -> int:
     """Code that fills the receive range before a call.
 
     ``snan_a``/``snan_b``: signalling NaNs with payloads that no library makes up (8-bit formats have no such code: both of
-    their NaN signs stand in). ``finite``: a magnitude far above any sum that the exact families make.
+    their NaN signs stand in). ``finite``: 1.25, which no sum of rank-coded data is (those are 1..1 in binary) and which no such
+    sum swallows, so that a prefill that takes part in a sum shows in every format.
     """
     if name == "finite":
-        return fmt.max_code - 1
+        return fmt.power_of_two(0) | 1 << (fmt.mantissa_bits - 2)
     if name not in ("snan_a", "snan_b"):
         raise ConfigError(f"prefill {name!r} is none of snan_a, snan_b, finite")
     sign = fmt.sign_mask if name == "snan_b" else 0

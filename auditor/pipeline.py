@@ -20,7 +20,7 @@ import click
 from auditor import analysis, store
 from auditor.config import Config
 from auditor.errors import AuditError, ConfigError, Unavailable
-from auditor.launch import ArmFailed, ArmRunner
+from auditor.launch import ArmRunner
 from auditor.model import Capabilities
 from auditor.plan import ArmPlan, Plan, build, multicast_waiver, summary
 from auditor.processes import Server, check_room, mpiexec
@@ -69,7 +69,7 @@ def _record_arm(run_dir: Path, plan: Plan, arm: ArmPlan, process_model: str, opt
         runner = ArmRunner(run_dir, arm, process_model, options.hang_budget, tick)
         try:
             runner.run(already)
-        except (ArmFailed, Unavailable) as error:
+        except AuditError as error:  # this arm's; the other arms still run
             code, status, reason = error.exit_code, "failed", str(error)
             say(str(error))
     plan = plan.with_status(arm.name, status, reason, describe=read_describe(run_dir, arm.name))

@@ -1,7 +1,8 @@
 """Counter hashes behind every input: pure functions of (seed, rank, stream, index), the same on host and device.
 
-``counter_hash`` is one multiply-add and a 32-bit finaliser per element (Wellons' "lowbias32" constants), so that it vectorises and a
-device fills memory at memory speed. ``splitmix64`` (Steele, Lea, Flood 2014) serves the family ``report132`` alone (NUMERICS §1.4).
+``counter_hash`` is a multiply-add and a 32-bit finaliser per element (Wellons' "lowbias32" constants), so that it vectorises
+and a device fills memory at memory speed. ``splitmix64`` (Steele, Lea, Flood 2014) serves the family ``report132`` alone
+(NUMERICS §1.4).
 """
 
 from __future__ import annotations

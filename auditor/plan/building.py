@@ -161,7 +161,10 @@ def _trials(scope: Scope, chosen: Mapping[str, PlanOf], limits: _Limits, waivers
     """Every probe's trials, those of the same content once: the larger repeat count, all probes that asked."""
     found: dict[str, Planned] = {}
     for name, plan_of in chosen.items():
-        for trial, repeats in plan_of(scope):
+        wanted = list(plan_of(scope))
+        if not wanted and any(True for _ in scope.points()):
+            waivers.add(f"the probe {name} has nothing to try at these ranks, counts and operations", {"probe": name})
+        for trial, repeats in wanted:
             why = scope.excluded(trial) or limits.against(trial, scope.capabilities) or _refused(trial)
             if why is not None:
                 waivers.add(why[0], {**why[1], "probe": name})
