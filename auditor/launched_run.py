@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from auditor.backends.registry import resolve
+from auditor.backends.registry import choose
 from auditor.config import BUILT_IN, ArmSpec, Config
 from auditor.errors import AuditError, ConfigError, Unavailable
 from auditor.launch import POLL, ArmRunner, Watch
@@ -82,7 +82,7 @@ def _run(config: Config, options: RunOptions, arm: ArmSpec, control: MpiControl)
         raise ConfigError(
             f"arm {arm.name} asks for {arm.ranks} ranks, the launcher started {control.size}; add --ranks {control.size}"
         )
-    backend = resolve(arm.backend)
+    backend = choose(arm.backend, arm.options)
     if backend.process_model != "one":
         raise ConfigError(
             f"arm {arm.name}: {arm.backend} drives all ranks from one process; start it without a launcher"

@@ -127,10 +127,10 @@ def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
 
 def probe(spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """JSON of what a backend offers in this process's environment, or why it does not."""
-    from auditor.backends.registry import resolve
+    from auditor.backends.registry import choose
 
     try:
-        backend = resolve(spec)
+        backend = choose(spec, options)
         capabilities = backend.probe(options)
         return {"process_model": backend.process_model, "capabilities": capabilities.to_json()}
     except Unavailable as error:
@@ -150,7 +150,7 @@ def node_rank(environ: Mapping[str, str]) -> int:
 def run_job(job: JobFile, control: Any, rank_n: int, local_ranks: tuple[int, ...], node_rank: int = 0) -> None:
     """Drive the subject through the job's trials and write this process's shard."""
     from auditor import environment
-    from auditor.backends.registry import resolve
+    from auditor.backends.registry import choose
     from auditor.harness import Harness, Job
     from auditor.model import World
     from auditor.plan import Plan
@@ -160,7 +160,7 @@ def run_job(job: JobFile, control: Any, rank_n: int, local_ranks: tuple[int, ...
     arm = plan.arm(job.arm)
     progress = FileProgress(job.side(local_ranks[0], "progress"))
     by_id = {planned.trial.trial_id: planned for planned in arm.trials}
-    backend_class = resolve(arm.backend)
+    backend_class = choose(arm.backend, arm.options)
     world = World(rank_n=rank_n, local_ranks=local_ranks, node_rank=node_rank, control=control)
     backend = backend_class(world, arm.options)
     meta = {"run_id": plan.run_id, "plan_id": plan.plan_id, "arm": job.arm, "attempt": job.attempt}

@@ -154,6 +154,8 @@ def test_a_stated_path_that_was_taken_passes_and_one_that_cannot_be_told_is_inco
     assert (taken["kind"], taken["verdict"], taken["evidence"]) == ("path_not_taken", "PASS", [])
     (untold,) = harness(Arm([one()], path="RING"))
     assert (untold["kind"], untold["verdict"]) == ("path_not_taken", "INCONCLUSIVE")
+    (unreported,) = harness(Arm([one()], lambda *_: {"path": "unreported"}, path="RING"))
+    assert (unreported["kind"], unreported["verdict"]) == ("path_not_taken", "INCONCLUSIVE")
     assert harness(Arm([one()], lambda *_: {"path": "TREE"})) == []
 
 

@@ -103,7 +103,7 @@ def _paths(view: RecordedArm, rows: Seen) -> Iterator[Finding]:
         return
     ok = [row for row in rows if row[1].status == "ok"]
     for group in _cells(ok):
-        told = [row for row in group if row[1].path]
+        told = [row for row in group if row[1].path not in ("", "unreported")]
         other = [row for row in told if stated not in row[1].path]
         if other:
             taken = listed(sorted({one.path for _, one in other}))

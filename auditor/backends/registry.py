@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module, invalidate_caches
 from importlib.metadata import EntryPoint, entry_points
@@ -47,6 +48,16 @@ def resolve(spec: str) -> type[Backend]:
     import.
     """
     return _class_at(spec) if ":" in spec else _named(spec)
+
+
+def choose(spec: str, options: Mapping[str, Any]) -> type[Backend]:
+    """The class behind ``spec`` for these options: a backend with several process models has ``for_options(options)``.
+
+    Raises what :func:`resolve` raises, and ConfigError where the backend refuses an option.
+    """
+    found = resolve(spec)
+    for_options = getattr(found, "for_options", None)
+    return found if for_options is None else for_options(options)
 
 
 def listing(*, probe: bool = False) -> list[Entry]:
