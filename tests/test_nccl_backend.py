@@ -11,8 +11,8 @@ import fake_cuda
 import pytest
 
 from auditor.backends import cuda_device, nccl_path
+from auditor.backends.id_exchange import Exchange
 from auditor.backends.nccl import Nccl, NcclOne
-from auditor.backends.nccl_comms import Exchange
 from auditor.backends.nccl_options import check_options, dotted
 from auditor.backends.nccl_path import UNREPORTED, prepare, taken, warnings, why_silent
 from auditor.backends.registry import choose
@@ -271,6 +271,17 @@ def test_a_failed_capture_is_closed(machine):
     with pytest.raises(BackendError):
         backend.capture(SUM, *windows(backend, SUM))
     assert machine.events.count("begin_capture") == machine.events.count("end_capture") == 2
+
+
+def test_one_process_a_gpu_joins_by_rank_0s_id(machine):
+    class Second(Alone):
+        def broadcast(self, data, root=0):
+            return data or bytes(range(128))
+
+    backend = NcclOne(World(rank_n=2, local_ranks=(1,), node_rank=1, control=Second()), {})
+    (comm,) = backend._comms.get(None).of.values()
+    assert (comm.size, comm.rank, comm.key, comm.device) == (2, 1, bytes(range(128)), 1)
+    backend.close()
 
 
 # ---- groups of one process a GPU -----------------------------------------------------------------------------------------

@@ -6,18 +6,16 @@ One process for all GPUs: ``initAll``. One process a GPU: a unique id, made by t
 from __future__ import annotations
 
 import contextlib
-import json
-import secrets
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from auditor.backends.cuda_device import Lanes, first_line
+from auditor.backends.id_exchange import Exchange
 from auditor.backends.nccl_extra import Extra
 from auditor.backends.nccl_path import Trace, warnings
 from auditor.errors import BackendError, Unsupported
-from auditor.model import Control, World
+from auditor.model import World
 
 INVALID_ARGUMENT, INVALID_USAGE = 4, 5  # ncclResult_t
 Group = tuple[int, ...]
@@ -79,42 +77,6 @@ class Errors:
             status = getattr(error, "status", INVALID_USAGE)  # no status: the library lacks the function
             refused = refusable and status in (INVALID_ARGUMENT, INVALID_USAGE)
             raise (Unsupported if refused else BackendError)(words) from error
-
-
-class Exchange:
-    """Carries a small text from a group's first member to its others.
-
-    Control's verbs need every process, and a call on a group is made by its members alone. So every process has a listener, and
-    all addresses are known from the start. The members of one group make the same calls in the same order.
-    """
-
-    def __init__(self, control: Control, rank: int, rank_n: int) -> None:
-        from multiprocessing.connection import Listener
-
-        self._rank = rank
-        self._key = control.broadcast(secrets.token_bytes(16))
-        self._listener = Listener(("", 0), "AF_INET", backlog=rank_n, authkey=self._key)
-        host, port = socket.gethostname(), self._listener.address[1]
-        self._hosts = [tuple(json.loads(one)) for one in control.all_gather(json.dumps([host, port]).encode())]
-
-    def share(self, members: Group, make: Callable[[], bytes]) -> bytes:
-        """What the first member makes, at every member."""
-        from multiprocessing.connection import Client
-
-        if self._rank == members[0]:
-            data = make()
-            for _ in members[1:]:
-                with self._listener.accept() as peer:
-                    peer.send_bytes(data)
-            return data
-        host, port = self._hosts[members[0]]
-        here = host == self._hosts[self._rank][0]
-        with Client(("127.0.0.1" if here else host, port), "AF_INET", authkey=self._key) as peer:
-            return bytes(peer.recv_bytes())
-
-    def close(self) -> None:
-        """Idempotent."""
-        self._listener.close()
 
 
 @contextlib.contextmanager
