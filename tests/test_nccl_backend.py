@@ -145,6 +145,11 @@ def test_no_gpu_is_unavailable(monkeypatch, settings, words):
         Nccl.probe({})
 
 
+def test_an_arm_may_offer_fewer_collectives(machine):
+    assert Nccl.probe({"collectives": ["all_reduce"]}).collectives == {"all_reduce"}
+    assert len(Nccl.probe({}).collectives) == 3
+
+
 def test_no_cupy_no_nccl_or_an_old_cupy_is_unavailable(monkeypatch, machine):
     sys.modules["cupy"].__version__ = "13.6.0"
     with pytest.raises(Unavailable, match="too old"):
@@ -179,6 +184,7 @@ def test_what_needs_nccl4py_says_so(monkeypatch, machine):
         ({"process_model": "both"}, "neither"),
         ({"buffers": "managed"}, "plain, registered, window"),
         ({"algorithm": ["ring"]}, "not a text"),
+        *(({"collectives": asked}, "not a list of all_reduce") for asked in ([], "reduce", ["broadcast"])),
         *(({"devices": devices}, "GPU numbers") for devices in ([0, 0], [-1], "01", [0.0], 3)),
     ],
 )

@@ -11,6 +11,7 @@ Options
                    ncclMemAlloc in symmetric windows, on which NCCL may run its symmetric kernels. The last two need nccl4py.
     algorithm      a selection for each call, such as "ring", "tree,ring" or "^symk" (NCCL 2.31, nccl4py). A refusal is recorded
                    as unsupported, in NCCL's words.
+    collectives    those to offer; NCCL_ALGO = "Tree" in the arm's env leaves all_reduce alone. Default: all three.
     devices        GPU numbers for this node's ranks, in order. Default: all.
 """
 
@@ -40,7 +41,7 @@ from auditor.backends.nccl_options import (
     process_model,
 )
 from auditor.backends.nccl_path import UNREPORTED, taken, trace, why_silent
-from auditor.model import COLLECTIVES, OPS, Call, Capabilities, Window, World
+from auditor.model import OPS, Call, Capabilities, Window, World
 from auditor.mpi_control import launcher_rank_and_size
 
 FEATURES = frozenset({"groups", "history", "recreate", "graph", "queue", "timing"})
@@ -67,7 +68,7 @@ class Nccl:
         if wanted := _needs_bindings(chosen):
             load_bindings(wanted)
         return Capabilities(
-            collectives=frozenset(COLLECTIVES),
+            collectives=frozenset(chosen["collectives"]),
             ops=frozenset(OPS),
             formats=offered_formats(cupy, nccl.get_version()),
             rank_n_max=cls._rank_n_max(len(chosen["devices"]) or gpu_n),

@@ -31,6 +31,7 @@ OPTIONS: dict[str, Any] = {
     "process_model": "",  # by for_options
     "buffers": "plain",
     "algorithm": "",
+    "collectives": list(COLLECTIVES),
     "devices": [],
 }
 
@@ -50,6 +51,9 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             f'backend nccl: options.algorithm = {chosen["algorithm"]!r} is not a text such as "ring" or "tree,ring"'
         )
+    asked = chosen["collectives"]
+    if not isinstance(asked, list | tuple) or not asked or not set(asked) <= set(COLLECTIVES):
+        raise ConfigError(f"backend nccl: options.collectives = {asked!r} is not a list of {', '.join(COLLECTIVES)}")
     check_devices("nccl", chosen["devices"])
     return chosen
 
