@@ -16,11 +16,22 @@ import numpy as np
 
 from auditor import inputs, kernels
 from auditor.errors import AuditError, Unsupported
-from auditor.kernels.host import equal
-from auditor.layout import ALIGNMENT, Background, Range, arena_bytes, fill_codes, prefill_code, recv_range, send_range
+from auditor.inputs.programs import sender
+from auditor.kernels.memory import Changed, Kept, Memory, Payload, adopt
+from auditor.layout import (
+    ALIGNMENT,
+    GUARD,
+    PERIOD,
+    Background,
+    Range,
+    arena_bytes,
+    fill_codes,
+    prefill_code,
+    recv_range,
+    send_range,
+)
 from auditor.model import Bytes, Capabilities, Codes, Observation, OutsideByte, Planned, Trial, Window, World
 
-BLOCK = 1 << 18  # elements generated at a time
 LARGE = 1 << 22  # elements from which on inputs are made by the fast twin
 OUTSIDE_CAP = 64  # outside bytes recorded one by one; the total is always stated
 SMALL_ARENA = 1 << 20
@@ -54,21 +65,13 @@ class _Rank:
     """One local rank's arenas and what it remembers between repeats."""
 
     rank: int
-    send: Any
-    recv: Any
-    send_background: Background
-    recv_background: Background
-    expected: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))  # the fenced send range as generated
+    send: Memory
+    recv: Memory
+    expected: Kept = None  # the fenced send range as generated
     generated_for: tuple[str, int] = ("", -1)  # (trial_id, seed) that ``expected`` holds
-    last: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
+    last: Kept = None  # the last output recorded, where the arena lies
+    output: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))  # the same, on the host
     digest: str = ""
-
-
-def host_view(buffer: Any) -> Bytes:
-    """The arena as a NumPy byte array. Device arenas get their twin with the first device backend."""
-    if not isinstance(buffer, np.ndarray):
-        raise AuditError(f"an arena of type {type(buffer).__name__} is not host memory")
-    return buffer
 
 
 class Harness:
@@ -84,18 +87,17 @@ class Harness:
         self.ranks = [self._adopt(rank, send[rank], recv[rank]) for rank in world.local_ranks]
 
     def _adopt(self, rank: int, send: Any, recv: Any) -> _Rank:
+        arenas = {}
         for name, buffer in (("send", send), ("recv", recv)):
-            view = host_view(buffer)
-            address = int(view.__array_interface__["data"][0])
-            if view.dtype != np.uint8 or view.shape != (self.nbytes,) or address % ALIGNMENT:
+            arena = arenas[name] = adopt(buffer, Background(rank, name).bytes(0, 2 * PERIOD))
+            if buffer.dtype != np.uint8 or buffer.shape != (self.nbytes,) or arena.address % ALIGNMENT:
                 raise AuditError(
                     f"{type(self.backend).__name__}.allocate: the {name} arena of rank {rank} is not a "
                     f"512-byte aligned 1-D uint8 array of {self.nbytes} bytes"
                 )
-        ready = _Rank(rank, host_view(send), host_view(recv), Background(rank, "send"), Background(rank, "recv"))
-        _restore(ready.send, ready.send_background, 0, self.nbytes)
-        _restore(ready.recv, ready.recv_background, 0, self.nbytes)
-        return ready
+            arena.restore(0, self.nbytes)
+            arena.settle()
+        return _Rank(rank, arenas["send"], arenas["recv"])
 
     def run(self) -> None:
         """All trials of the job, in order."""
@@ -120,9 +122,9 @@ class Harness:
                 break
         perform.done()
         for state in mine:
-            _restore(state.send, state.send_background, *_bounds(send_range(trial)))
-            _restore(state.recv, state.recv_background, *_bounds(recv_range(trial, state.rank)))
-            state.last = np.empty(0, np.uint8)
+            state.send.restore(*_bounds(send_range(trial)))
+            state.recv.restore(*_bounds(recv_range(trial, state.rank)))
+            state.last, state.output = None, np.empty(0, np.uint8)
 
     def _scan_is_cheap(self, trial: Trial) -> bool:
         return self.nbytes <= max(SMALL_ARENA, 8 * send_range(trial).nbytes)
@@ -130,7 +132,9 @@ class Harness:
     def _repeat(self, trial: Trial, repeat: int, mine: list[_Rank], perform: _Variant, *, scan: bool) -> bool:
         for state in mine:
             _fill(state, trial, repeat)
-        before = {state.rank: _same(state.send[send_range(trial).fenced], state.expected) for state in mine}
+        first = send_range(trial).fenced.start
+        before = {state.rank: state.send.same(first, state.expected) for state in mine}
+        _settle(mine)
         send, recv = self._windows(trial, mine)
         self.world.control.barrier()  # one-sided libraries may write into a peer as soon as one rank calls
         self.progress.begin(trial.trial_id, repeat)
@@ -143,6 +147,7 @@ class Harness:
             return False
         seconds = time.perf_counter() - started
         self.progress.end()
+        _settle(mine)
         path = str(self.backend.path()) if "path" in self.features and mine else ""
         own = float(self.backend.last_seconds()) if "timing" in self.features and mine else None
         for state in mine:
@@ -151,11 +156,12 @@ class Harness:
 
     def _windows(self, trial: Trial, mine: list[_Rank]) -> tuple[Mapping[int, Window], Mapping[int, Window]]:
         source = send_range(trial)
-        send = {state.rank: Window(state.send, source.offset, source.nbytes) for state in mine}
+        send = {state.rank: Window(state.send.buffer, source.offset, source.nbytes) for state in mine}
         recv = {}
         for state in mine:
             target = recv_range(trial, state.rank)
-            recv[state.rank] = Window(state.send if trial.in_place else state.recv, target.offset, target.nbytes)
+            arena = state.send if trial.in_place else state.recv
+            recv[state.rank] = Window(arena.buffer, target.offset, target.nbytes)
         return send, recv
 
     def _refused(self, trial: Trial, repeat: int, mine: list[_Rank], error: Exception) -> None:
@@ -170,9 +176,11 @@ class Harness:
     def _look(self, trial: Trial, repeat: int, state: _Rank, called: _Called, *, scan: bool) -> None:
         target = recv_range(trial, state.rank)
         arena = state.send if trial.in_place else state.recv
-        output = arena[target.body]
-        if not state.digest or state.last.nbytes != output.nbytes or not _same(output, state.last):
-            state.last, state.digest = output.copy(), hashlib.sha256(output.data).hexdigest()
+        known = state.digest and state.last is not None and state.last.nbytes == target.nbytes
+        if not (known and arena.same(target.offset, state.last)):
+            state.last = arena.take(target.offset, target.nbytes)
+            state.output = arena.host(state.last)
+            state.digest = hashlib.sha256(state.output.data).hexdigest()
         intact, outside, total = _outside(state, trial, scan=scan)
         row = Observation(
             trial_id=trial.trial_id,
@@ -188,7 +196,7 @@ class Harness:
             seconds=called.seconds,
             subject_seconds=called.subject_seconds,
         )
-        self.recorder.append(trial, row, state.last.view(trial.call.fmt.dtype))
+        self.recorder.append(trial, row, state.output.view(trial.call.fmt.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +243,11 @@ def _bounds(target: Range) -> tuple[int, int]:
     return target.fenced.start, target.fenced.stop
 
 
-def _restore(arena: Bytes, background: Background, start: int, stop: int) -> None:
-    for offset, block in background.blocks(max(start, 0), min(stop, arena.nbytes)):
-        arena[offset : offset + block.nbytes] = block
-
-
-def _same(a: Bytes, b: Bytes) -> bool:
-    return a.nbytes == b.nbytes and equal(a, b)
+def _settle(states: Sequence[_Rank]) -> None:
+    """Before the subject touches an arena, and before anything is looked at."""
+    for state in states:
+        state.send.settle()
+        state.recv.settle()
 
 
 def _fill(state: _Rank, trial: Trial, repeat: int) -> None:
@@ -249,60 +255,59 @@ def _fill(state: _Rank, trial: Trial, repeat: int) -> None:
     source, target = send_range(trial), recv_range(trial, state.rank)
     key = (trial.trial_id, trial.seed_of(repeat))
     if state.generated_for != key:
-        state.expected = _generate(trial, repeat, state.rank)
+        state.expected = state.send.made(_payload(trial, repeat, state.rank), source.fenced.start)
         state.generated_for = key
         state.digest = ""
-    state.send[source.fenced] = state.expected
+    state.send.put(source.fenced.start, state.expected)
     if not trial.in_place:
-        state.recv[target.body].view(trial.call.fmt.dtype)[:] = prefill_code(trial.call.fmt, trial.prefill)
+        fmt = trial.call.fmt
+        state.recv.fill(target.offset, target.nbytes, prefill_code(fmt, trial.prefill), fmt.itemsize)
 
 
-def _generate(trial: Trial, repeat: int, rank: int) -> Bytes:
-    fmt = trial.call.fmt
-    position = trial.members.index(rank)
-    head = fill_codes(fmt, trial.head, position, after=False)
-    tail = fill_codes(fmt, trial.tail, position, after=True)
-    codes = np.empty(head.size + trial.send_count + tail.size, fmt.dtype)
-    codes[: head.size], codes[head.size + trial.send_count :] = head, tail
+def _payload(trial: Trial, repeat: int, rank: int) -> Payload:
+    fmt, position = trial.call.fmt, trial.members.index(rank)
     twin = kernels.evaluate if trial.send_count >= LARGE else None  # loading the fast twin costs half a second
-    for start in range(0, trial.send_count, BLOCK):
-        stop = min(start + BLOCK, trial.send_count)
-        part = inputs.send_codes(trial, repeat, rank, start, stop, evaluate=twin)
-        codes[head.size + start : head.size + stop] = part
-    return codes.view(np.uint8)
+    return Payload(
+        head=fill_codes(fmt, trial.head, position, after=False),
+        tail=fill_codes(fmt, trial.tail, position, after=True),
+        count=trial.send_count,
+        codes=lambda start, stop: inputs.send_codes(trial, repeat, rank, start, stop, evaluate=twin),
+        sender=lambda: sender(trial, repeat, rank),
+    )
 
 
 def _outside(state: _Rank, trial: Trial, *, scan: bool) -> tuple[bool, tuple[OutsideByte, ...], int]:
     """(send range intact, changed bytes outside the ranges, their number)."""
     source, target = send_range(trial), recv_range(trial, state.rank)
     found = _Differences()
-    now = state.send[source.fenced]
     intact = True
     if trial.in_place:
-        inside = slice(target.offset - source.fenced.start, target.stop - source.fenced.start)
-        found.compare("send", state.expected[: inside.start], now[: inside.start], source.fenced.start, target.offset)
-        found.compare("send", state.expected[inside.stop :], now[inside.stop :], target.stop, target.offset)
-    else:
-        body = slice(source.offset - source.fenced.start, source.stop - source.fenced.start)
-        intact = _same(state.expected[body], now[body])
-        found.compare("send", state.expected[: body.start], now[: body.start], source.fenced.start, source.offset)
-        found.compare("send", state.expected[body.stop :], now[body.stop :], source.stop, source.offset)
+        _send_outside(found, state, source, target, target.offset)
+    elif not state.send.same(source.fenced.start, state.expected):
+        intact = state.send.same(source.offset, state.expected, GUARD, GUARD + source.nbytes)
+        _send_outside(found, state, source, source, source.offset)
+    if not trial.in_place:
         for side in (target.head, target.tail):
-            fence = state.recv_background.bytes(side.start, side.stop)
-            found.compare("recv", fence, state.recv[side], side.start, target.offset)
+            found.add("recv", state.recv.strayed(side.start, side.stop, found.room), target.offset)
     if scan:
-        _scan(found, "send", state.send, state.send_background, source, source.offset)
-        kept = Range(0, 0) if trial.in_place else target
-        _scan(found, "recv", state.recv, state.recv_background, kept, target.offset)
+        _scan(found, "send", state.send, source, source.offset)
+        _scan(found, "recv", state.recv, Range(0, 0) if trial.in_place else target, target.offset)
     return intact, tuple(found.rows), found.total
 
 
-def _scan(found: _Differences, name: str, arena: Bytes, background: Background, used: Range, origin: int) -> None:
+def _send_outside(found: _Differences, state: _Rank, source: Range, kept: Range, origin: int) -> None:
+    """The fenced send range but for ``kept`` still holds what was generated."""
+    first, last = source.fenced.start, source.fenced.stop
+    for start, stop in ((first, kept.offset), (kept.stop, last)):
+        changed = state.send.changed(start, state.expected, start - first, stop - first, found.room)
+        found.add("send", changed, origin)
+
+
+def _scan(found: _Differences, name: str, arena: Memory, used: Range, origin: int) -> None:
     """Everything beyond the fences of ``used`` still holds the background."""
     low, high = _bounds(used) if used.stop else (0, 0)
     for start, stop in ((0, low), (high, arena.nbytes)):
-        for offset, block in background.blocks(max(start, 0), stop):
-            found.compare(name, block, arena[offset : offset + block.nbytes], offset, origin)
+        found.add(name, arena.strayed(start, stop, found.room), origin)
 
 
 class _Differences:
@@ -312,12 +317,11 @@ class _Differences:
         self.rows: list[OutsideByte] = []
         self.total = 0
 
-    def compare(self, name: str, expected: Bytes, found: Bytes, start: int, origin: int) -> None:
-        if _same(expected, found):
-            return
-        changed = np.flatnonzero(expected != found)
-        self.total += changed.size
-        for i in changed[: max(OUTSIDE_CAP - len(self.rows), 0)]:
-            self.rows.append(
-                OutsideByte(buffer=name, offset=int(start + i - origin), expected=int(expected[i]), found=int(found[i]))
-            )
+    @property
+    def room(self) -> int:
+        return OUTSIDE_CAP - len(self.rows)
+
+    def add(self, name: str, changed: Changed, origin: int) -> None:
+        self.total += changed.total
+        for offset, expected, found in zip(changed.offsets, changed.expected, changed.found, strict=True):
+            self.rows.append(OutsideByte(buffer=name, offset=offset - origin, expected=expected, found=found))

@@ -1,0 +1,104 @@
+"""What the harness does to an arena's bytes, wherever they lie: host memory, or a GPU's.
+
+Bytes that are compared again and again are *kept* where the arena lies, so that only first and differing outputs cross to
+the host. On host memory keeping costs nothing: what is kept is an array, and ranges are views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from auditor.errors import AuditError
+from auditor.model import Bytes, Codes
+from auditor.numerics.programs import Sender
+
+Kept = Any  # bytes in the arena's kind of memory; has ``nbytes``
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A send range with its fences: ``head`` and ``tail`` codes around ``count`` elements.
+
+    ``codes(start, stop)`` gives the elements on the host, ``sender()`` says how a device makes the same ones.
+    """
+
+    head: Codes
+    tail: Codes
+    count: int
+    codes: Callable[[int, int], Codes]
+    sender: Callable[[], Sender]
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.head.nbytes + self.tail.nbytes + self.count * self.head.itemsize)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changed:
+    """Bytes that are not as expected: how many, and offset (in the arena), expected and found byte of the first."""
+
+    total: int
+    offsets: list[int]
+    expected: list[int]
+    found: list[int]
+
+
+NOTHING = Changed(0, [], [], [])
+
+
+class Memory(Protocol):
+    """One arena. Offsets count bytes from its start; ``start`` and ``stop`` of something kept count from the kept's."""
+
+    buffer: Any  # the very array that the backend allocated
+    nbytes: int
+    address: int
+
+    def made(self, payload: Payload, at: int) -> Kept:
+        """The payload's bytes, kept; they belong at offset ``at``."""
+
+    def put(self, at: int, kept: Kept) -> None:
+        """Copies what is kept to offset ``at``."""
+
+    def fill(self, at: int, nbytes: int, code: int, itemsize: int) -> None:
+        """Writes one code over and over."""
+
+    def restore(self, start: int, stop: int) -> None:
+        """Lays the background down; what of the range is outside the arena is left out."""
+
+    def take(self, at: int, nbytes: int) -> Kept:
+        """A copy of a range."""
+
+    def host(self, kept: Kept) -> Bytes:
+        """Kept bytes on the host; not to be written to."""
+
+    def same(self, at: int, kept: Kept, start: int = 0, stop: int | None = None) -> bool:
+        """Whether kept[start:stop] stands at offset ``at``."""
+
+    def changed(self, at: int, kept: Kept, start: int, stop: int, limit: int) -> Changed:
+        """Where what stands at offset ``at`` differs from kept[start:stop]; the first ``limit`` bytes one by one."""
+
+    def strayed(self, start: int, stop: int, limit: int) -> Changed:
+        """Where a range differs from the background."""
+
+    def settle(self) -> None:
+        """Waits until everything asked for is done, and anyone may read or write."""
+
+
+def adopt(buffer: Any, background: Bytes) -> Memory:
+    """The memory of an arena that a backend allocated. ``background``: two periods of its pattern, by absolute offset.
+
+    Raises AuditError where it is neither a NumPy array nor a CUDA one.
+    """
+    if hasattr(buffer, "__cuda_array_interface__"):
+        from auditor.kernels.cuda_memory import CudaMemory
+
+        return CudaMemory(buffer, background)
+    if isinstance(buffer, np.ndarray):
+        from auditor.kernels.host_memory import HostMemory
+
+        return HostMemory(buffer, background)
+    raise AuditError(f"an arena of type {type(buffer).__name__} is neither a NumPy array nor a CUDA array")

@@ -1,0 +1,191 @@
+"""Arenas through the memory seam: on the host, and as a GPU does it, with the kernels emulated on ordinary memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import emulated_cuda
+import numpy as np
+import pytest
+
+from auditor import inputs
+from auditor.errors import AuditError
+from auditor.inputs.programs import sender
+from auditor.kernels import cuda, cuda_memory
+from auditor.kernels.memory import Memory, Payload, adopt
+from auditor.layout import PERIOD, Background, fill_codes
+from auditor.model import Call, Family, Trial
+
+N = 3 * PERIOD + 512
+
+
+class _Array(np.ndarray):
+    """A NumPy array that answers like one of CuPy's."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return type("pointer", (), {"ptr": self.ctypes.data})
+
+    @property
+    def device(self) -> Any:
+        return type("device", (), {"id": 0})
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return self.__array_interface__
+
+    def set(self, data: np.ndarray) -> None:
+        self[:] = data
+
+    def get(self, out: np.ndarray) -> None:
+        out[:] = self
+
+
+class _Device:
+    id = 0
+
+    def __init__(self, number: int) -> None:
+        assert number == 0
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *args: object) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class FakeCupy:
+    """As much of CuPy as ``CudaMemory`` uses, on host memory."""
+
+    managed = False
+
+    class cuda:
+        Device = _Device
+
+        class runtime:
+            @staticmethod
+            def pointerGetAttributes(address: int) -> Any:
+                return type("attributes", (), {"type": 3 if FakeCupy.managed else 2})
+
+        @staticmethod
+        def alloc_pinned_memory(nbytes: int) -> bytearray:
+            return bytearray(nbytes)
+
+    @staticmethod
+    def asarray(array: np.ndarray) -> np.ndarray:
+        return array
+
+    @staticmethod
+    def empty(nbytes: int, dtype: Any) -> np.ndarray:
+        return np.full(nbytes, 0x5A, dtype).view(_Array)
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    raw = np.zeros(nbytes + 512, np.uint8)
+    start = -raw.ctypes.data % 512
+    return raw[start : start + nbytes]
+
+
+class _OnFakeDevice(emulated_cuda.Emulated):
+    def upload(self, data: np.ndarray) -> np.ndarray:
+        return data.copy().view(_Array)
+
+
+@pytest.fixture(params=["host", "cuda"])
+def arena(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Memory:
+    pattern = Background(1, "send").bytes(0, 2 * PERIOD)
+    if request.param == "host":
+        return adopt(aligned(N), pattern)
+    if emulated_cuda.compiler() is None:
+        pytest.skip("no C++ compiler here")
+    engine = emulated_cuda.Engine(_OnFakeDevice())
+    monkeypatch.setattr(cuda, "cupy", lambda: FakeCupy)
+    monkeypatch.setattr(cuda, "engine", lambda device: engine)
+    cuda_memory._pattern.cache_clear()
+    return adopt(aligned(N).view(_Array), pattern)
+
+
+def a_payload(**changes: Any) -> tuple[Payload, np.ndarray]:
+    call = Call(collective="all_reduce", op="sum", format="bfloat16", count=5001)
+    trial = Trial(call=call, rank_n=3, family=Family("wide"), seed=7, tail="random:3", **changes)
+    head = fill_codes(call.fmt, trial.head, 0, after=False)
+    tail = fill_codes(call.fmt, trial.tail, 0, after=True)
+    made = Payload(
+        head=head,
+        tail=tail,
+        count=5001,
+        codes=lambda start, stop: inputs.send_codes(trial, 0, 0, start, stop),
+        sender=lambda: sender(trial, 0, 0),
+    )
+    want = np.concatenate([head, inputs.send_codes(trial, 0, 0, 0, 5001), tail]).view(np.uint8)
+    return made, want
+
+
+def everything(arena: Memory) -> np.ndarray:
+    return np.array(arena.host(arena.take(0, arena.nbytes)))
+
+
+def test_a_payload_is_made_put_and_taken_back(arena: Memory) -> None:
+    payload, want = a_payload(active="pairs")
+    for at in (514, 600, 1021):
+        kept = arena.made(payload, at)
+        assert kept.nbytes == payload.nbytes == want.nbytes
+        assert np.array_equal(arena.host(kept), want)
+        arena.put(at, kept)
+        assert arena.same(at, kept)
+        assert not arena.same(at + 2, kept)
+        assert arena.same(at + 100, kept, 100, 300)
+        taken = arena.take(at, want.nbytes)
+        assert np.array_equal(arena.host(taken), want)
+        arena.fill(at, 10, 0x7F81, 2)
+        assert np.array_equal(arena.host(taken), want)
+        changed = arena.changed(at, kept, 0, want.nbytes, 3)
+        where = np.flatnonzero(everything(arena)[at : at + want.nbytes] != want)
+        assert changed.total == len(where) > 3
+        assert changed.offsets == (where[:3] + at).tolist()
+        assert changed.expected == want[where[:3]].tolist()
+        assert changed.found == everything(arena)[where[:3] + at].tolist()
+        assert arena.changed(at + 10, kept, 10, want.nbytes, 3).total == 0
+
+
+@pytest.mark.parametrize(("code", "itemsize"), [(0x7F, 1), (0x7F81, 2), (0x7F800001, 4), (0x7FF0000000000001, 8)])
+def test_one_code_over_and_over(arena: Memory, code: int, itemsize: int) -> None:
+    for at, n in ((0, 40), (3 * itemsize, 77), (5, 9), (64, 0)):
+        before = everything(arena)
+        arena.fill(at, n * itemsize, code, itemsize)
+        before[at : at + n * itemsize] = np.full(n, code, f"u{itemsize}").view(np.uint8)
+        assert np.array_equal(everything(arena), before)
+
+
+def test_the_background_is_laid_down_and_scanned(arena: Memory) -> None:
+    want = Background(1, "send").bytes(0, N)
+    arena.restore(-100, N + 100)
+    arena.settle()
+    assert np.array_equal(everything(arena), want)
+    assert arena.strayed(0, N, 5).total == 0
+    arena.fill(PERIOD - 3, 7, 0xEE, 1)
+    changed = arena.strayed(-5, N + 5, 5)
+    where = np.flatnonzero(everything(arena) != want)
+    assert changed.total == len(where) > 5
+    assert changed.offsets == where[:5].tolist()
+    assert (changed.expected, changed.found) == (want[where[:5]].tolist(), [0xEE] * 5)
+    assert arena.strayed(PERIOD, N, 0).total < changed.total
+    assert arena.strayed(N, N, 5).total == 0
+    arena.restore(PERIOD - 3, PERIOD + 4)
+    assert np.array_equal(everything(arena), want)
+
+
+def test_host_memory_is_not_copied() -> None:
+    buffer = aligned(N)
+    arena = adopt(buffer, Background(0, "recv").bytes(0, 2 * PERIOD))
+    assert arena.buffer is buffer
+    assert arena.address == buffer.ctypes.data
+    kept = arena.take(0, 100)
+    assert arena.host(kept) is kept
+
+
+def test_arenas_of_another_kind_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AuditError, match="an arena of type bytearray is neither a NumPy array nor a CUDA array"):
+        adopt(bytearray(512), np.zeros(2 * PERIOD, np.uint8))
+    monkeypatch.setattr(cuda, "cupy", lambda: FakeCupy)
+    monkeypatch.setattr(FakeCupy, "managed", True)
+    with pytest.raises(AuditError, match="managed memory"):
+        adopt(aligned(N).view(_Array), np.zeros(2 * PERIOD, np.uint8))
