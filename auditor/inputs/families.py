@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from auditor.errors import ConfigError
-from auditor.inputs import coded, scaled, structured
+from auditor.inputs import cases, coded, scaled, structured
 from auditor.model import Codes, Family
 from auditor.numerics.formats import Format
 from auditor.numerics.recipes import Recipe, evaluate
@@ -44,6 +44,10 @@ _TABLE: dict[str, Row] = {
     ),
     "smooth": Row("slowly varying: neighbours resemble each other", None, coded.smooth),
     "exhaustive": Row("every pair of codes", None, structured.exhaustive, ("chunk",), 2),
+    "special_cases": Row(
+        "named special cases, each beside an ordinary element", None, cases.special_cases, ("part", "beside")
+    ),
+    "equal": Row("the same random value from every contributor", cases.equal, None, ("range",)),
 }
 
 FAMILIES: dict[str, str] = {name: row.text for name, row in _TABLE.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from auditor.errors import ConfigError
+from auditor.inputs.cases import contributor_table
 from auditor.inputs.coded import POSITION_STREAM, SMOOTH_STREAM, place_weights, position_plan
 from auditor.inputs.families import generate, recipe
 from auditor.inputs.structured import (
@@ -80,6 +81,13 @@ def _exhaustive(family: Family, fmt: Format, seed: int, rank_n: int, rank: int) 
     return Program("exhaustive", fmt, small=(rank,), wide=(size - 1, int(family.get("chunk", 0)) * size))
 
 
+def _special_cases(family: Family, fmt: Format, seed: int, rank_n: int, rank: int) -> Program:
+    values = tuple(int(code) for code in contributor_table(family, fmt, seed, rank_n, rank))
+    return Program(
+        "operands", fmt, small=(len(values), 1), wide=(0,), table=values
+    )  # the second operand walks the table
+
+
 _BUILD = {
     "position_coded": _position,
     "smooth": _smooth,
@@ -88,6 +96,7 @@ _BUILD = {
     "testfloat2": _testfloat,
     "specials": _specials,
     "exhaustive": _exhaustive,
+    "special_cases": _special_cases,
 }
 
 
