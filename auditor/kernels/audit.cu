@@ -114,6 +114,21 @@ FN Piece made_scaled<2>(Scale c, u32 index) {
     return piece;
 }
 
+template <int BYTES>
+FN Piece made_any(const Sender& s, const Format& f, u64 index) {
+    const int EACH = BYTES < 4 ? 4 / BYTES : 1, WORDS_EACH = BYTES < 4 ? 1 : BYTES / 4;
+    Piece piece;
+    #pragma unroll
+    for (int w = 0; w < 4; w += WORDS_EACH) {
+        u64 both = 0;
+        #pragma unroll 1
+        for (int k = 0; k < EACH; k++) both |= cut_to(f, sent(s, f, index++)) << (8 * BYTES * k % 64);
+        piece.w[w] = (u32)both;
+        if (WORDS_EACH == 2) piece.w[(w + 1) % 4] = (u32)(both >> 32);
+    }
+    return piece;
+}
+
 template <int BYTES, bool SCALED_ONLY>
 FN void fill(const Sender& s, const Format& f, u64 start, u64 address, u64 count) {
     const Scale c = scale_from(s.rule[0], f);
@@ -127,12 +142,12 @@ FN void fill(const Sender& s, const Format& f, u64 start, u64 address, u64 count
             if (SCALED_ONLY) {
                 made = made_scaled<BYTES>(c, (u32)(start + first));
             } else {
-                #pragma unroll
-                for (int k = 0; k < (int)EACH; k++) put<BYTES>(made, k, sent(s, f, start + first + k));
+                made = made_any<BYTES>(s, f, start + first);
             }
             store(address + first * BYTES, made);
             continue;
         }
+        #pragma unroll 1
         for (i64 k = first; k < first + EACH; k++)
             if (k >= 0 && k < (i64)count) store_item(address + k * BYTES, sent(s, f, start + k), BYTES);
     }

@@ -124,6 +124,7 @@ FN bool inside(const Range& r, u32 piece, int k, u64* number) {
 FN u64 index_of(const Range& r, u64 number) { return r.period ? (r.start + number) % r.period : r.start + number; }
 
 FN void tally_piece(Tally& t, const Rule* rules, u64 n, const Format& f, const Range& r, u32 piece) {
+    #pragma unroll 1
     for (int k = 0; k < EIGHT; k++) {
         u64 number, rem;
         if (!inside(r, piece, k, &number)) continue;
@@ -210,6 +211,7 @@ FN bool eight_right(const Rule* rules, u64 n, const Format& f, u64 index, u64 ad
 }
 
 FN void expect_piece(const Rule* rules, u64 n, const Format& f, const Range& r, u32 piece, u64 mode, u32* chunks, u32* any) {
+    #pragma unroll 1
     for (int k = 0; k < EIGHT; k++) {
         u64 number;
         if (!inside(r, piece, k, &number)) continue;
@@ -254,14 +256,14 @@ KERNEL expect_rest(const Rule* rules, u64 n, const Format* f, u64 start, u64 per
                          u64 mode, u32* chunks, u32* any) {                                                          \
         expect<SHIFT>(rules, n, *f, range_of(start, period, address, count, BYTES), mode, chunks, any);              \
     }
-#define FAST(NAME, SHIFT, BYTES)                                                                                     \
-    KERNEL classify_##NAME##_scaled(const Rule* rules, u64 n, const Format* f, u64 start, u64 period, u64 address,   \
-                                    u64 count, u64* counts, Rest* rest) {                                            \
-        classify_scaled<SHIFT>(rules, n, *f, range_of(start, period, address, count, BYTES), counts, rest);          \
-    }                                                                                                                \
-    KERNEL expect_##NAME##_scaled(const Rule* rules, u64 n, const Format* f, u64 start, u64 period, u64 address,     \
-                                  u64 count, Rest* rest) {                                                           \
-        expect_scaled<SHIFT>(rules, n, *f, range_of(start, period, address, count, BYTES), rest);                    \
+#define FAST(NAME, SHIFT, BYTES)                                                                                      \
+    FAST_KERNEL classify_##NAME##_scaled(const Rule* rules, u64 n, const Format* f, u64 start, u64 period,            \
+                                         u64 address, u64 count, u64* counts, Rest* rest) {                           \
+        classify_scaled<SHIFT>(rules, n, *f, range_of(start, period, address, count, BYTES), counts, rest);           \
+    }                                                                                                                 \
+    FAST_KERNEL expect_##NAME##_scaled(const Rule* rules, u64 n, const Format* f, u64 start, u64 period, u64 address, \
+                                       u64 count, Rest* rest) {                                                       \
+        expect_scaled<SHIFT>(rules, n, *f, range_of(start, period, address, count, BYTES), rest);                     \
     }
 GENERAL(bfloat16, 16, 2)
 GENERAL(binary16, 13, 2)

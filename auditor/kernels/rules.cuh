@@ -6,11 +6,13 @@
 #ifdef __CUDACC__
 #define FN __device__ __forceinline__
 #define COLD __device__ __noinline__
-#define KERNEL extern "C" __global__ void __launch_bounds__(256)
+#define KERNEL extern "C" __global__ void __launch_bounds__(256, 3)
+#define FAST_KERNEL extern "C" __global__ void __launch_bounds__(256, 8)
 #else
 #define FN inline
 #define COLD inline
 #define KERNEL extern "C" void
+#define FAST_KERNEL extern "C" void
 #endif
 
 typedef unsigned char u8;
