@@ -54,10 +54,10 @@ def payload_nan(fmt: Format, rank: int, *, quiet: bool = True) -> int:
 
 
 def ordinary_values(fmt: Format, rank_n: int) -> npt.NDArray[np.uint64]:
-    """1/4, 1/2, 3/4, 1 by contributor: what stands beside one special value. Shape (rank_n,)."""
-    quarter, half, one = (fmt.power_of_two(e) for e in (-2, -1, 0))
-    four = np.array([quarter, half, half | 1 << (fmt.mantissa_bits - 1), one], np.uint64)
-    return four[np.arange(rank_n) % 4]
+    """2, 4, 6, 8 by contributor: what stands beside one special value; no sum of them is the prefill 1.25. Shape (rank_n,)."""
+    two, four, eight = (fmt.power_of_two(e) for e in (1, 2, 3))
+    values = np.array([two, four, four | 1 << (fmt.mantissa_bits - 1), eight], np.uint64)
+    return values[np.arange(rank_n) % 4]
 
 
 @lru_cache(maxsize=64)
@@ -195,9 +195,13 @@ class Layout:
     def size(self) -> int:
         return len(self.number)
 
+    def places(self, start: int, stop: int) -> npt.NDArray[np.intp]:
+        """Places within a round of the send indices [start, stop): round after round, the rounds slowly turning."""
+        return _place(self.size, start, stop)
+
     def numbers(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Case numbers at send indices [start, stop): round after round, the rounds slowly turning."""
-        return self.number[_place(self.size, start, stop)]
+        """Case numbers at the send indices [start, stop)."""
+        return self.number[self.places(start, stop)]
 
 
 def _place(size: int, start: int, stop: int) -> npt.NDArray[np.intp]:
