@@ -10,7 +10,7 @@ import fake_cuda
 import numpy as np
 import pytest
 
-from auditor.backends import nvshmem
+from auditor.backends import nvshmem, nvshmem_block
 from auditor.backends.nvshmem import Nvshmem, check_options
 from auditor.errors import BackendError, ConfigError, Unavailable, Unsupported
 from auditor.model import Call, Window, World
@@ -248,12 +248,98 @@ def test_no_team_left_says_what_to_set(bindings):
 
 
 def test_what_is_missing_is_unavailable(bindings, monkeypatch):
-    with pytest.raises(Unavailable, match="block"):
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    with pytest.raises(Unavailable, match=r"block.*cuda-pathfinder"):
         Nvshmem.probe({"scope": "block"})
     monkeypatch.setitem(sys.modules, "nvshmem.bindings", None)
     with pytest.raises(Unavailable, match="nvshmem4py") as caught:
         Nvshmem.probe({})
     assert "nvshmem-cu13" in caught.value.remedy
+
+
+@pytest.fixture
+def toolchain(bindings, monkeypatch, tmp_path):
+    """The headers where they are looked for, and a compiler that gives ``built``; counts how often it is asked."""
+    for name in ("nvshmem/include", "nvshmem/lib", "runtime/cccl"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "nvshmem/lib/libnvshmem_device.a").write_bytes(b"")
+    places = {"nvshmem": tmp_path / "nvshmem/include", "cudart": tmp_path / "runtime"}
+    pathfinder = types.ModuleType("cuda.pathfinder")
+    pathfinder.find_nvidia_header_directory = lambda name: str(places[name]) if name in places else None
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    asked = []
+    monkeypatch.setattr(nvshmem_block, "build", lambda *arguments: asked.append(arguments) or b"built")
+    cupy = sys.modules["cupy"]
+    cupy.__file__ = str(tmp_path / "cupy/__init__.py")
+    status = np.zeros(1, np.int32).view(Status)
+    launched = []
+
+    class Module:
+        ptr = 11
+
+        def load(self, code):
+            launched.append(code)
+
+        def get_function(self, name):
+            return lambda grid, block, arguments, stream: launched.append(
+                (name, grid, block, arguments[:1] + arguments[3:4])
+            )
+
+    cupy.cuda.function = types.SimpleNamespace(Module=Module)
+    cupy.zeros, cupy.int32, cupy.uint64 = (lambda n, dtype: status), np.int32, np.uint64
+    bindings.cumodule_init = lambda pointer: bindings.calls.append(("module", pointer)) or 0
+    bindings.cumodule_finalize = lambda pointer: bindings.calls.append(("module ends", pointer))
+    return types.SimpleNamespace(asked=asked, launched=launched, status=status, places=places)
+
+
+class Status(np.ndarray):
+    """A device array of one status word."""
+
+    data = types.SimpleNamespace(ptr=99)
+
+    def get(self):
+        return np.array(self)
+
+
+def test_block_scope_launches_one_block(toolchain, bindings):
+    assert Nvshmem.probe({"scope": "block"}).ops == {"sum"}
+    backend = Nvshmem(world(), {"scope": "block"})
+    placed = windows(backend)
+    backend.run(SUM, *placed)
+    assert toolchain.launched == [b"built", ("bfloat16_sum_reduce", (1, 1, 1), (512, 1, 1), (0, 5))]
+    with pytest.raises(Unsupported, match="max of bfloat16 at block scope"):
+        backend.run(Call(collective="all_reduce", op="max", format="bfloat16", count=5), *placed)
+    backend.close()
+    assert ("module ends", 11) in bindings.calls
+
+
+def test_a_block_kernels_status_is_told(toolchain):
+    backend = Nvshmem(world(), {"scope": "block"})
+    toolchain.status[0] = 7
+    with pytest.raises(BackendError, match="block scope: status 7"):
+        backend.run(SUM, *windows(backend))
+
+
+def test_the_kernels_are_built_once_for_each_gpu_and_version(toolchain, tmp_path):
+    cupy = sys.modules["cupy"]
+    for architecture, version in (("sm_90", "3.4.5"), ("sm_90", "3.4.5"), ("sm_100", "3.4.5"), ("sm_90", "3.8.0")):
+        assert nvshmem_block.cubin(cupy, architecture, version) == b"built"
+    assert len(toolchain.asked) == len(list((tmp_path / "cache/collective-rounding-auditor").iterdir())) == 3
+
+
+def test_missing_headers_are_told(toolchain):
+    toolchain.places["nvshmem"] = toolchain.places["nvshmem"].parent / "elsewhere/include"
+    with pytest.raises(Unavailable, match=r"libnvshmem_device\.a"):
+        Nvshmem.probe({"scope": "block"})
+    del toolchain.places["cudart"]
+    with pytest.raises(Unavailable, match="headers of cudart"):
+        Nvshmem.probe({"scope": "block"})
+
+
+def test_a_compilers_first_error_is_told():
+    log = "6: NVRTC_ERROR_COMPILATION, compilation log:\n\na.cuh(13): catastrophic error: cannot open x\n  #include\n1 error"
+    assert nvshmem_block._short(RuntimeError(log)) == "a.cuh(13): catastrophic error: cannot open x"
 
 
 @pytest.mark.parametrize(

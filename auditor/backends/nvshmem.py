@@ -9,7 +9,7 @@ algorithm ran, so there is no path; NVSHMEM_REDUCE_ALGO and the like in the arm'
 in-place windows lie at another offset on each.
 
 Options
-    scope    "stream" (default): the host's calls on a stream. "block": from a kernel; not available yet.
+    scope    "stream" (default): the host's calls on a stream. "block": sums from a kernel of one block (nvshmem_block).
     team     "world" (default), or "split": a team of all PEs made by team_split_strided, which takes other code paths.
     devices  GPU numbers for this node's ranks, in order. Default: all.
 """
@@ -34,6 +34,7 @@ from auditor.backends.cuda_device import (
     load_cupy,
 )
 from auditor.backends.id_exchange import Exchange
+from auditor.backends.nvshmem_block import BlockKernels, headers
 from auditor.errors import BackendError, ConfigError, Unavailable, Unsupported
 from auditor.model import Call, Capabilities, Window, World
 from auditor.mpi_control import launcher_rank_and_size
@@ -74,13 +75,10 @@ class Nvshmem:
         load_nvshmem()
         gpu_n = len(chosen["devices"]) or device_count(cupy)
         if chosen["scope"] == "block":
-            raise Unavailable(
-                'options.scope = "block" needs NVSHMEM\'s device library linked into a kernel, which is not built in yet',
-                'use options.scope = "stream"',
-            )
+            headers(cupy)
         return Capabilities(
             collectives=frozenset(COLLECTIVES),
-            ops=frozenset(OPERATIONS),
+            ops=frozenset({"sum"} if chosen["scope"] == "block" else OPERATIONS),
             formats=frozenset(TYPES),
             rank_n_max=gpu_n if launcher_rank_and_size() is None else None,
             memory="cuda",
@@ -103,6 +101,9 @@ class Nvshmem:
         self._side: list[int] = []
         self._heap: list[int] = []
         self._timed: tuple[int, ...] = ()
+        self._kernels: BlockKernels | None = None
+        if self._options["scope"] == "block":
+            self._kernels = BlockKernels(cupy, self._bindings, self._lane, self.version)
         self._all = TEAM_WORLD if self._options["team"] == "world" else self._split()
         self._open = True
 
@@ -134,7 +135,7 @@ class Nvshmem:
 
     def enqueue(self, call: Call, send: Windows, recv: Windows) -> None:
         """Put the call on the stream and return; the windows are NVSHMEM's until :meth:`wait`."""
-        function = self._function(call)
+        name = self._name(call)
         if self._rank not in send:
             return
         source, target = send[self._rank], recv[self._rank]
@@ -148,20 +149,31 @@ class Nvshmem:
         what = f"{call.collective} {call.op} of {call.count} {call.format}"
         with self._lane.device, self._told(what), self._lanes.speaking(what):
             self._lanes.begin(self._timed)
-            function(team, target.address, source.address, call.count, self._lane.stream.ptr)
+            if self._kernels is not None:
+                self._kernels.launch(name, team, target.address, source.address, call.count)
+            else:
+                function = getattr(self._bindings, f"{name}_on_stream")
+                function(team, target.address, source.address, call.count, self._lane.stream.ptr)
             self._lanes.end(self._timed)
 
     def wait(self) -> None:
         """Return when every enqueued call is done."""
         timed, self._timed = self._timed, ()
         self._lanes.wait(timed)
+        if timed and self._kernels is not None:
+            with self._told("block scope"):
+                if status := self._kernels.status():
+                    raise self._bindings.NVSHMEMError(status)
 
-    def _function(self, call: Call) -> Any:
+    def _name(self, call: Call) -> str:
+        """The reduction in NVSHMEM's words, such as ``bfloat16_sum_reduce``. Raises Unsupported where it has none."""
         known = call.collective in COLLECTIVES and call.op in OPERATIONS and call.format in TYPES
-        name = f"{TYPES[call.format]}_{call.op}_{COLLECTIVES[call.collective]}_on_stream" if known else ""
-        if not known or not hasattr(self._bindings, name):
-            raise Unsupported(f"NVSHMEM {self.version} has no {call.collective} {call.op} of {call.format}")
-        return getattr(self._bindings, name)
+        name = f"{TYPES[call.format]}_{call.op}_{COLLECTIVES[call.collective]}" if known else ""
+        block = self._kernels is not None
+        if not known or (block and call.op != "sum") or not (block or hasattr(self._bindings, f"{name}_on_stream")):
+            where = "at block scope " if block else ""
+            raise Unsupported(f"NVSHMEM {self.version} has no {call.collective} {call.op} of {call.format} {where}here")
+        return name
 
     def _team(self, group: tuple[int, ...] | None) -> int:
         if group is None:
@@ -233,6 +245,8 @@ class Nvshmem:
         if not self._open:
             return
         self._open = False
+        if self._kernels is not None:
+            self._kernels.close()
         self.perturb(0)
         for team in self._teams.values():
             self._destroy(team)

@@ -14,7 +14,7 @@ from auditor.errors import Unavailable
 from auditor.processes import arm_environment, mpiexec
 
 HERE = Path(__file__).parent
-LIMIT = 120  # seconds that one program may take
+LIMIT = 240  # seconds that one program may take; NVSHMEM's block kernels compile for a minute
 
 
 def gpu_count():
