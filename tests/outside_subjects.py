@@ -233,3 +233,20 @@ class ScratchesInput(Clean):
         window = send[0]
         if window.buffer is not recv[0].buffer and window.nbytes > 8:
             window.buffer[window.offset + 4] ^= 0x10
+
+
+class SkipsOddStarts(Clean):
+    """A range that starts on an odd element is not written at all (NVSHMEM issue 131)."""
+
+    def write(self, window: Window, values: Any) -> None:
+        if window.offset // values.itemsize % 2 == 0:
+            super().write(window, values)
+
+
+class FlipsOneBit(Clean):
+    """One bit of rank 1's result, always the same."""
+
+    def run(self, call: Call, send: Mapping[int, Window], recv: Mapping[int, Window]) -> None:
+        super().run(call, send, recv)
+        if recv[1].nbytes > 600:
+            recv[1].buffer[recv[1].offset + 513] ^= 0x04

@@ -80,6 +80,21 @@ def test_each_fault_is_named_by_its_kind_and_by_no_other(name, tmp_path):
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
 
 
+def test_unwritten_elements_are_left_out_of_every_other_probe_in_place_too(tmp_path):
+    code, content, _ = audit(tmp_path, "SkipsOddStarts", "--set", "sweep.in_place=[false, true]")
+    worse = {finding["kind"] for finding in content["findings"] if finding["verdict"] in ("FAIL", "INFORMATION")}
+    assert worse == {"unwritten"}
+    assert code == 1
+
+
+def test_a_flipped_bit_names_the_rank_and_no_place_that_it_came_from(tmp_path):
+    _, content, _ = audit(tmp_path, "FlipsOneBit", "--set", "sweep.count=[1026]")
+    failed = {finding["kind"]: finding for finding in content["findings"] if finding["verdict"] == "FAIL"}
+    assert set(failed) == {"wrong_value", "rank_disagreement"}
+    assert failed["rank_disagreement"]["measure"]["suspect_ranks"] == [1]
+    assert "elements away" not in failed["wrong_value"]["claim"]
+
+
 def test_an_endless_wait_is_a_hang_and_the_other_counts_are_still_judged(tmp_path):
     code, content, _ = audit(tmp_path, "WaitsForever", "--hang-budget", "6")
     failed = [finding for finding in content["findings"] if finding["verdict"] == "FAIL"]

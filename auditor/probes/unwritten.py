@@ -70,11 +70,16 @@ def _distinct(view: ArmView, trial: Trial, rank: int) -> list[tuple[int, Codes]]
     return [(repeat, view.output(trial.trial_id, repeat, rank)) for repeat in seen.values()]
 
 
+def unchanged(trial: Trial, repeat: int, rank: int, output: Codes) -> Mask:
+    """Elements that hold what they held before the call, legal results or not."""
+    before = own_codes(trial, repeat, rank) if trial.in_place else output.dtype.type(prefill_of(trial))
+    return np.asarray(output == before)
+
+
 def untouched(trial: Trial, repeat: int, rank: int, output: Codes) -> Mask:
     """Elements that hold what they held before the call, where that is not a legal result of op sum."""
     mask: Mask = np.zeros(len(output), np.bool_)
-    before = own_codes(trial, repeat, rank) if trial.in_place else output.dtype.type(prefill_of(trial))
-    same = np.asarray(output == before)
+    same = unchanged(trial, repeat, rank, output)
     if not same.any() or trial.call.op != "sum":
         return same if not trial.in_place else mask
     for part, data in blocks(trial, repeat, rank):
@@ -93,15 +98,19 @@ def proved(view: ArmView, trial: Trial, rank: int) -> Mask | None:
 
 
 def _prove(view: ArmView, by_prefill: dict[str, list[Trial]], trial: Trial, rank: int) -> Mask | None:
+    """Unchanged in every output, and in at least one of them not a legal result: own data may be a legal sum by chance."""
     mask: Mask = np.ones(trial.call.count, np.bool_)
+    illegal: Mask = np.zeros(trial.call.count, np.bool_)
     for name in by_prefill if trial.in_place else PREFILLS:
         outputs = [(t, r, out) for t in by_prefill.get(name, []) for r, out in _distinct(view, t, rank)]
         if not outputs:
             return None
         for t, repeat, out in outputs:
-            mask &= untouched(t, repeat, rank, out)
+            mask &= unchanged(t, repeat, rank, out)
             if not mask.any():
                 return None
+            illegal |= untouched(t, repeat, rank, out)
+    mask &= illegal
     return mask if mask.any() else None
 
 
