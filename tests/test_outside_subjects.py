@@ -91,7 +91,7 @@ def test_a_flipped_bit_names_the_rank_and_no_place_that_it_came_from(tmp_path):
     _, content, _ = audit(tmp_path, "FlipsOneBit", "--set", "sweep.count=[1026]")
     failed = {finding["kind"]: finding for finding in content["findings"] if finding["verdict"] == "FAIL"}
     assert set(failed) == {"wrong_value", "rank_disagreement"}
-    assert failed["rank_disagreement"]["measure"]["suspect_ranks"] == [1]
+    assert failed["rank_disagreement"]["measure"]["suspect_ranks"].keys() == {"1"}
     assert "elements away" not in failed["wrong_value"]["claim"]
 
 
