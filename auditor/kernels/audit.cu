@@ -93,14 +93,14 @@ template <>
 FN Piece made_scaled<2>(Scale c, u32 index) {
     u32 factor = c.choices << (c.mantissa + 1), base = c.base << (c.mantissa + 16);
     u32 mask = (u32)c.mask * 0x10001u, field = (0x7FFFu >> c.mantissa << c.mantissa) * 0x10001u;
-    u32 place = index * WEYL + c.key[0];
+    u32 place = index * WEYL + c.key[0], unit = one();
     Piece piece;
     #pragma unroll
     for (int k = 0; k < 4; k++) {
         u32 x[2];
         #pragma unroll
         for (int j = 0; j < 2; j++) {
-            u32 y = place + (2 * k + j) * WEYL;
+            u32 y = unit * ((2 * k + j) * WEYL) + place;
             y ^= y >> 16;
             y *= 0x7FEB352Du;
             y ^= y >> 15;

@@ -35,13 +35,14 @@ FN u32 scaled_word(const Lift& c, u32 x) {
 template <int SHIFT>
 FN void scaled_sums(const Rule* rules, u32 n, u32 index, float* sums) {
     const Lift c = lift_of(rules[0]);
-    u32 place = index * WEYL;
+    const u32 unit = one();
+    u32 place = index * WEYL, first = place + (u32)rules[0].key[0];
     #pragma unroll
-    for (int k = 0; k < EIGHT; k++) sums[k] = as_float(scaled_word<SHIFT>(c, place + (u32)rules[0].key[0] + k * WEYL));
+    for (int k = 0; k < EIGHT; k++) sums[k] = as_float(scaled_word<SHIFT>(c, unit * (k * WEYL) + first));
     for (u32 rank = 1; rank < n; rank++) {
         u32 from = place + (u32)rules[rank].key[0];
         #pragma unroll
-        for (int k = 0; k < EIGHT; k++) sums[k] += as_float(scaled_word<SHIFT>(c, from + k * WEYL));
+        for (int k = 0; k < EIGHT; k++) sums[k] += as_float(scaled_word<SHIFT>(c, unit * (k * WEYL) + from));
     }
 }
 
