@@ -76,7 +76,11 @@ NAMES = frozenset(
 ) | {"LD_PRELOAD", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}
 SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 
-PACKAGES = ("numpy", "h5py", "numba", "mpi4py", "mpich", "openmpi", "impi-rt", "ml-dtypes")
+PACKAGES = (
+    *("numpy", "h5py", "numba", "mpi4py", "mpich", "openmpi", "impi-rt", "ml-dtypes", "torch"),
+    *("cupy-cuda12x", "cupy-cuda13x", "nccl4py", "nvshmem4py-cu12", "nvshmem4py-cu13", "cuda-core", "cuda-bindings"),
+    *("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-nvshmem-cu12", "nvidia-nvshmem-cu13"),
+)
 
 MULTICAST_OFF: Mapping[str, str] = {
     "NCCL_NVLS_ENABLE": "0",

@@ -262,7 +262,9 @@ class Watch:
             self.arm._event(self.queue[0].trial, 0, max(bad[0][0], 0), "crash", f"{first} while starting")
             raise ArmFailed(f"arm {self.job.arm}: the subject {first} while starting: {ending.last_words()}", 1)
         first_only = [(rank, status) for rank, status in bad if -status in CRASH_SIGNALS] or bad[:1]
-        return [(max(rank, 0), "crash", f"{_died(status)} {self._where(rank, marks)}") for rank, status in first_only]
+        said = ending.last_words(2)
+        tail = f"; it said: {said}" if said else ""
+        return [(max(rank, 0), "crash", f"{_died(status)} {self._where(rank, marks)}{tail}") for rank, status in first_only]
 
     def _left(self, rank: int, marks: dict[int, Mark]) -> bool:
         return rank in marks and marks[rank].state != "D"

@@ -19,6 +19,7 @@ from auditor.environment import MULTICAST_OFF, memory_bytes, multicast_forbidden
 from auditor.errors import AuditError, ConfigError, Unavailable
 from auditor.worker import JobFile, die_with_parent
 
+BANNER = ("=", "YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ")  # of MPICH's mpiexec
 KILL_GRACE = 2.0  # seconds between asking and forcing
 RANKS_A_CORE = 16  # MPI ranks poll; more than so many on a core make no progress
 RANK_MEMORY = 200 << 20  # bytes of one rank's process beside its arenas
@@ -32,9 +33,10 @@ class Ending:
     log: Path
 
     def last_words(self, lines: int = 6) -> str:
-        """The end of what the processes printed."""
-        text = self.log.read_text(errors="replace").strip() if self.log.exists() else ""
-        return " | ".join(text.splitlines()[-lines:])
+        """The end of what the processes printed, without the launcher's banner."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        said = [line for line in text.splitlines() if line.strip() and not line.startswith(BANNER)]
+        return " | ".join(said[-lines:])
 
 
 class Running(Protocol):

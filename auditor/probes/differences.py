@@ -86,7 +86,7 @@ class Stable:
 
     @property
     def path(self) -> str:
-        return next((seen.path for seen in self.seen.values() if seen.path), "")
+        return next((seen.path for seen in self.seen.values() if seen.path not in ("", "unreported")), "")
 
 
 def stable(view: ArmView, trial: Trial) -> Stable | None:
