@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from auditor import inputs, kernels
+from auditor.errors import ConfigError
 from auditor.inputs.programs import contributors, program, sender
 from auditor.kernels.engine import Engine
 from auditor.model import Call, Family, Trial
@@ -17,7 +18,7 @@ from auditor.numerics.formats import FORMATS, Format
 from auditor.numerics.programs import Sender
 from auditor.numerics.rounding import round_sums, split
 
-FAMILIES = (
+NAMED = (
     "order_exact",
     "order_exact:format=binary32",
     "order_exact:format=binary64",
@@ -35,7 +36,19 @@ FAMILIES = (
     "smooth",
     "exhaustive",
 )
-CASES = [(text, fmt) for text in FAMILIES for fmt in FORMATS.values() if text != "exhaustive" or fmt.bits <= 16]
+FAMILIES = (*NAMED, *(name for name in inputs.FAMILIES if name not in {text.partition(":")[0] for text in NAMED}))
+
+
+def offered(text: str, fmt: Format) -> bool:
+    """Whether the family exists in the format."""
+    try:
+        inputs.check(Family.parse(text), fmt, 3)
+    except ConfigError:
+        return False
+    return True
+
+
+CASES = [(text, fmt) for text in FAMILIES for fmt in FORMATS.values() if offered(text, fmt)]
 SENDERS: list[dict[str, Any]] = [
     {},
     {"active": "pairs"},
