@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from auditor.errors import ConfigError
-from auditor.inputs import cases, coded, scaled, structured
+from auditor.inputs import cases, coded, contexts, scaled, structured
 from auditor.model import Codes, Family
 from auditor.numerics.formats import Format
 from auditor.numerics.recipes import Recipe, evaluate
@@ -43,6 +43,13 @@ _TABLE: dict[str, Row] = {
         "sums of 1 + 7/8 ulp everywhere, for the fills of the same name", None, coded.tail_trigger, (), 2
     ),
     "smooth": Row("slowly varying: neighbours resemble each other", None, coded.smooth),
+    "neighbours": Row(
+        "sums whose remainder and whose neighbours' bits are chosen: what decides how a sum is rounded",
+        None,
+        contexts.neighbours,
+        ("part", "redraw", "turn"),
+        2,
+    ),
     "exhaustive": Row("every pair of codes", None, structured.exhaustive, ("chunk",), 2),
     "special_cases": Row(
         "named special cases, each beside an ordinary element", None, cases.special_cases, ("part", "beside")

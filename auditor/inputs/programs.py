@@ -5,6 +5,7 @@ from __future__ import annotations
 from auditor.errors import ConfigError
 from auditor.inputs.cases import contributor_table
 from auditor.inputs.coded import POSITION_STREAM, SMOOTH_STREAM, place_weights, position_plan
+from auditor.inputs.contexts import PERIOD, table
 from auditor.inputs.families import generate, recipe
 from auditor.inputs.structured import (
     _EXPONENTS,
@@ -88,6 +89,12 @@ def _special_cases(family: Family, fmt: Format, seed: int, rank_n: int, rank: in
     )  # the second operand walks the table
 
 
+def _neighbours(family: Family, fmt: Format, seed: int, rank_n: int, rank: int) -> Program:
+    # One period as a list. Under rank 1 the rule for operands takes them in turn.
+    codes = tuple(table(family, fmt, seed, rank_n, rank).tolist())
+    return Program("operands", fmt, small=(PERIOD, 1), wide=(0,), table=codes)
+
+
 _BUILD = {
     "position_coded": _position,
     "smooth": _smooth,
@@ -97,6 +104,7 @@ _BUILD = {
     "specials": _specials,
     "exhaustive": _exhaustive,
     "special_cases": _special_cases,
+    "neighbours": _neighbours,
 }
 
 

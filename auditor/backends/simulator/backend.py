@@ -100,18 +100,21 @@ class Simulator:
             if call.op in ("min", "max"):
                 codes = extreme(call.fmt, call.op, terms)
             else:
-                codes = self._round(call, recipe, piece, terms, low)
+                place = sources[0].offset // call.fmt.itemsize
+                codes = self._round(call, recipe, piece, terms, low, place)
             yield start, codes[start - low : stop - low]
 
-    def _round(self, call: Call, recipe: Recipe, piece: Piece, terms: Sequence[Codes], low: int) -> Codes:
-        """The rounded sums of whole groups, the first of which begins at send index ``low``."""
+    def _round(self, call: Call, recipe: Recipe, piece: Piece, terms: Sequence[Codes], low: int, place: int) -> Codes:
+        """The rounded sums of whole groups, the first of which begins at send index ``low``; send index 0 is element ``place``
+        of the arena.
+        """
         sums = total(recipe, call.op, piece.tree, terms)
         if recipe.final not in ("stochastic", "neighbour_keyed"):
             # Where the accumulator is the element format every sum fits it already, and no mode changes it.
             return round_sums(call.fmt, sums, recipe.final)
         seen = split(call.fmt, sums)
         if recipe.final == "stochastic":
-            noise = generator_noise(recipe, self._calls, low, low + len(seen))
+            noise = generator_noise(recipe, self._calls, low, sums, place)
         else:
             noise = neighbour_noise(recipe, top_bits(recipe.word, sums))
         up = up_by_form(seen, noise, recipe.noise_n, self.options.form)

@@ -54,18 +54,37 @@ def neighbour_noise(recipe: Recipe, field: U64) -> U64:
     return noise.reshape(-1)
 
 
-def generator_noise(recipe: Recipe, call_number: int, start: int, stop: int) -> U64:
-    """Noise in units of 2**-64 of elements [start, stop): a hash of (seed, index), and of the call's number where so asked."""
+def generator_noise(recipe: Recipe, call_number: int, start: int, sums: Sums, place: int) -> U64:
+    """Noise in units of 2**-64 of the elements from send index ``start`` on, whose sums these are: a hash of (seed, index), and
+    of the call's number where so asked; or of (seed, place in the arena), or of the sum. ``place``: element in the arena that
+    send index 0 is.
+    """
     options = recipe.options
-    rank = call_number if options.generator == "call" else 0
-    index = np.arange(start, stop, dtype=np.uint64)
+    if options.generator == "value":
+        words = _hash_of_values(options.seed, sums)
+    else:
+        first = start + (place if options.generator == "address" else 0)
+        rank = call_number if options.generator == "call" else 0
+        words = _hash_of_indices(options.seed, rank, first, first + len(sums))
+    return (words >> np.uint64(32 - options.noise_bits)) << np.uint64(64 - options.noise_bits)
+
+
+def _hash_of_indices(seed: int, rank: int, start: int, stop: int) -> U64:
+    index = np.arange(start, stop, dtype=np.int64).astype(np.uint64)  # below 0 where a group begins before the range
     high = index >> np.uint64(32)
     words = np.empty(stop - start, np.uint64)
     for value in np.unique(high):
         part = high == value
-        key = stream_key(options.seed, rank, _NOISE_STREAM, int(value))
-        words[part] = counter_hash(key, index[part].astype(np.uint32))
-    return (words >> np.uint64(32 - options.noise_bits)) << np.uint64(64 - options.noise_bits)
+        words[part] = counter_hash(stream_key(seed, rank, _NOISE_STREAM, int(value)), index[part].astype(np.uint32))
+    return words
+
+
+def _hash_of_values(seed: int, sums: Sums) -> U64:
+    """By sign and exponent, then by the upper and by the lower word of the significand."""
+    mixed = np.zeros(len(sums), np.uint32)
+    for number, word in enumerate((sums.exp * 2 + sums.negative, sums.sig >> np.uint64(32), sums.sig)):
+        mixed = counter_hash(stream_key(seed, 0, _NOISE_STREAM + 1 + number, 0), mixed ^ word.astype(np.uint32))
+    return mixed.astype(np.uint64)
 
 
 def up_by_form(split: Split, noise: U64, noise_n: int, form: str) -> npt.NDArray[np.bool_]:

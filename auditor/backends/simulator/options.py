@@ -21,7 +21,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "shot": ("one_shot", "two_shot"),
     "average": ("divide_after", "multiply_before", "multiply_after"),
     "form": ("SRFF", "SRC", "SRF"),
-    "generator": ("fixed", "call"),
+    "generator": ("fixed", "call", "address", "value"),
     "neighbour_order": ("forward", "reversed"),
     "group_bytes": (4, 8, 16, 32),
     "keyed_by": ("neighbours", "self_and_neighbours"),
@@ -61,7 +61,8 @@ class Options:
     ``average``: the sum divided by n; or terms, or the sum, multiplied by 1/n as the accumulator holds it.
     ``keyed_formats``: where a keyed ``final`` holds (others: ties_to_even); None: all that are narrower than the accumulator.
     ``noise_bits``: of the generator (default 16), or of each neighbour (default 2). ``form``: NUMERICS §7.1.
-    ``generator``: ``fixed`` draws by (seed, index), ``call`` by (seed, call number, index).
+    ``generator``: ``fixed`` draws by (seed, index), ``call`` by (seed, call number, index), ``address`` by (seed, place of the
+    element in the send arena), ``value`` by (seed, the sum's sign, exponent and bits).
     ``read_past``: elements of a group that lie outside the owner's share. True: the bytes that lie there in the send
     buffers; "zero": zeros; false: unread, and an incomplete group is rounded ties_to_even.
     """

@@ -1,0 +1,36 @@
+"""Does an element's rounding depend on other elements, on which of their bits, and by what rule? (NUMERICS §7)
+
+The rule is found from data alone: what changes when neighbours are drawn anew, what one bit of one neighbour weighs, the formula
+that this spells out, and how well it predicts data that it was not made from. Where no neighbour matters, the finding says what
+does: one rounding mode, the sum's own bits, the index, an address, or a generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from auditor.config import Scope
+from auditor.model import ArmView, Finding, Trial
+from auditor.probes.common import cell, trials_of
+from auditor.probes.neighbours import design
+from auditor.probes.neighbours.claims import judge
+
+NAME = "neighbours"
+KINDS = ("neighbour_dependence",)
+
+
+def plan(scope: Scope) -> Iterator[tuple[Trial, int]]:
+    """One point of each (collective, format) of op sum: about 16 calls of 2**17 elements for the first, 6 of 2**16 for others.
+
+    None where the sweep's largest count is below 2**15.
+    """
+    yield from design.wanted(scope)
+
+
+def analyze(view: ArmView) -> Iterator[Finding]:
+    """One finding a cell."""
+    cells: dict[tuple[str, str, str], list[tuple[Trial, int]]] = {}
+    for planned in trials_of(view, NAME):
+        cells.setdefault(cell(planned.trial), []).append((planned.trial, planned.repeats))
+    for trials in cells.values():
+        yield judge(view, [trial for trial, _ in trials])

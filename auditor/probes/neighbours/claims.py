@@ -1,0 +1,235 @@
+"""One cell's trials -> one finding: by what its rounding is keyed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from auditor.model import ArmView, Evidence, Finding, Trial, Verdict
+from auditor.numerics.formats import FORMATS
+from auditor.probes import common
+from auditor.probes.neighbours import design, ladder, rule
+from auditor.probes.neighbours.ladder import Reading, Toggles
+from auditor.probes.statistics import clopper_pearson
+
+PROBE, KIND = "neighbours", "neighbour_dependence"
+LIKE_DATA = (
+    "sparse",
+    "dense",
+    "one",
+    "odd",
+    "turned",
+    "held_out",
+    "shifted",
+    "constant",
+)  # two contributors, exact sums
+
+
+@dataclass(slots=True)
+class Cell:
+    """One cell's readings by role; first repeats, and all of the trials that have several."""
+
+    view: ArmView
+    trials: list[Trial]
+    first: dict[str, Reading] = field(default_factory=dict)
+    again: list[tuple[Reading, Reading]] = field(default_factory=list)
+    measure: dict[str, Any] = field(default_factory=dict)
+    toggles: dict[str, Toggles] = field(default_factory=dict)
+
+    def load(self) -> None:
+        dense = min((t for t in self.trials if t.family == design.DENSE and not t.send_shift), key=lambda t: t.seed)
+        for trial in self.trials:
+            name = design.role(trial, dense)
+            digests: dict[tuple[str, ...], Reading] = {}
+            for repeat in sorted({o.repeat for o in common.receiving(self.view, trial)}):
+                parts = ladder.parts_of(self.view, trial, repeat)
+                key = tuple(o.digest for o in parts)
+                if key not in digests and parts:
+                    digests[key] = ladder.read(self.view, trial, repeat, parts)
+                if name in self.first and parts:
+                    self.again.append((self.first[name], digests[key]))
+                elif parts:
+                    self.first[name] = digests[key]
+
+    def data(self, *names: str) -> list[Reading]:
+        return [self.first[name] for name in names if name in self.first]
+
+    @property
+    def start(self) -> str:
+        return common.where(self.trials)
+
+    def finding(
+        self, verdict: Verdict, claim: str, *, limits: str = "", evidence: Sequence[Evidence] = (), **more: Any
+    ) -> Finding:
+        return common.finding(
+            self.view,
+            PROBE,
+            KIND,
+            verdict,
+            claim,
+            trials=self.trials,
+            measure={**self.measure, **more},
+            evidence=evidence,
+            limits=limits,
+        )
+
+    def inconclusive(self, reason: str) -> Finding:
+        return self.finding(Verdict.INCONCLUSIVE, f"Nothing can be said about {KIND} of {self.start}: {reason}.")
+
+
+def judge(view: ArmView, trials: list[Trial]) -> Finding:
+    """The ladder: stop at the first step that decides."""
+    found = Cell(view, trials)
+    if all(t.send_count < design.LEAST_COUNT // 2 for t in trials):
+        return found.inconclusive(f"it needs a count of at least {design.LEAST_COUNT:,} in the sweep")
+    found.load()
+    if any(name not in found.first for name in ("sparse", "dense", "one", "odd", "held_out")):
+        missing = [t for t in trials if not common.receiving(view, t)]
+        return found.inconclusive(common.no_data_reason(view, missing or trials))
+    if reason := _unfaithful(found):
+        return found.inconclusive(reason)
+    found.toggles = {name: ladder.toggled(found.first["dense"], found.first[name], name) for name in ("one", "odd")}
+    found.measure |= _influence(found.toggles)
+    if modes := ladder.modes_left(found.data(*LIKE_DATA)):
+        return _by_mode(found, modes)
+    if (flips := _flips(found))[0]:
+        return _by_call(found, flips)
+    found.measure["repeat_changes"] = list(flips)
+    found.measure |= bias(found.first)
+    if not any(one.changed for one in found.toggles.values()):
+        return _by_itself(found)
+    return _by_neighbours(found)
+
+
+def _unfaithful(found: Cell) -> str:
+    readings = [*found.data(*LIKE_DATA), *(b for _, b in found.again)]
+    outside, elements = sum(r.outside for r in readings), sum(len(r.seen) for r in readings)
+    if not outside:
+        return ""
+    return (
+        f"{outside:,} of {elements:,} outputs of two active ranks are neither the exact sum nor one of its neighbours"
+    )
+
+
+def _flips(found: Cell) -> tuple[int, int]:
+    pairs = [ladder.inexact_pairs(a, b) for a, b in found.again if a.trial.inputs == "same"]
+    return sum(p[0] for p in pairs), sum(p[1] for p in pairs)
+
+
+def _influence(toggles: Mapping[str, Toggles]) -> dict[str, Any]:
+    """Counts, and the exact 95 % interval, of results that changed when one neighbour, or every other element, was drawn anew."""
+    rows: dict[str, Any] = {}
+    for name, one in toggles.items():
+        rows[name] = {"changed": one.changed, "toggles": one.kept, "rate_95": list(one.bound)}
+    by_offset = toggles["one"].by_offset
+    near = {str(o): pair for o, pair in by_offset.items() if pair[0]}
+    return {"influence": rows, "influence_by_offset": near, "offsets_tried": [min(by_offset), max(by_offset)]}
+
+
+def bias(first: Mapping[str, Reading]) -> dict[str, Any]:
+    """Mean signed error (NUMERICS §7.1) on equal, slowly varying and random sums."""
+    rows = {name: ladder.signed_error(first[name].seen) for name in ("smooth", "wide") if name in first}
+    if "constant" in first:
+        rows["constant"] = {"mean_signed_error_ulp_by_top_bits": ladder.by_top_bits(first["constant"].seen)}
+    return {"bias": rows} if rows else {}
+
+
+# ---------------------------------------------------------------------------------------------------------- no neighbour
+
+
+def _absent(found: Cell) -> str:
+    one, odd = found.toggles["one"], found.toggles["odd"]
+    return (
+        f"{common.plural(one.kept, 'result')} stay when an element within 64 bytes is drawn anew "
+        f"(rate below {one.bound[1]:.2g}) and {common.plural(odd.kept, 'result')} when every other element is "
+        f"(below {odd.bound[1]:.2g}, 95 %)"
+    )
+
+
+RANGE_LIMIT = (
+    "Two ranks send data, the others +0. Elements within 64 bytes are drawn anew one by one; "
+    "those further off only at odd places."
+)
+
+
+def _by_mode(found: Cell, modes: list[str]) -> Finding:
+    claim = f"{found.start} rounds by the sum alone, {common.listed(modes)}: {_absent(found)}."
+    return found.finding(Verdict.PASS, claim, limits=RANGE_LIMIT, keyed_by="nothing", modes=modes)
+
+
+def _by_call(found: Cell, flips: tuple[int, int]) -> Finding:
+    """Identical calls differ: a generator, if drawing neighbours anew changes results no more often than that."""
+    share = flips[0] / flips[1]
+    found.measure["repeat_changes"] = list(flips)
+    if share < ladder.GENERATOR_SHARE:
+        return found.inconclusive(f"{flips[0]:,} of {flips[1]:,} inexact sums change between identical calls")
+    dense = [p for p in found.again if p[0] is found.first["dense"]]
+    changed, kept = map(sum, zip(*(ladder.inexact_pairs(a, b) for a, b in dense), strict=True)) if dense else flips
+    again = clopper_pearson(changed, kept, 0.999)
+    worst = max((clopper_pearson(t.changed, t.kept, 0.999) for t in found.toggles.values()), key=lambda b: b[0])
+    if worst[0] > again[1]:
+        return found.inconclusive(
+            "results change between identical calls, and more often when neighbours are drawn anew"
+        )
+    claim = (
+        f"{found.start} rounds by a generator that goes on from call to call: {100 * share:.1f} % of inexact sums change between "
+        f"identical calls, and no more of them when neighbours are drawn anew."
+    )
+    limits = (
+        f"A dependence on neighbours that changes fewer results than the generator does is not excluded. {RANGE_LIMIT}"
+    )
+    return found.finding(Verdict.PASS, claim, limits=limits, keyed_by="generator")
+
+
+def _by_itself(found: Cell) -> Finding:
+    """No neighbour matters and no mode fits: the sum's own bits, or where the element lies."""
+    twins = ladder.twins(found.data("sparse", "dense", "held_out"))
+    found.measure["equal_sums"] = {"elements": twins.elements, "values": twins.sums, "torn": twins.torn}
+    if not twins.torn:
+        claim = (
+            f"{found.start} rounds by the sum's own bits, by no single mode: {_absent(found)}, and "
+            f"{twins.elements:,} elements with {twins.sums:,} different sums agree wherever they lie."
+        )
+        return found.finding(Verdict.PASS, claim, limits=RANGE_LIMIT, keyed_by="own bits")
+    by, more = ladder.keyed_by_place(found.first)
+    found.measure |= more
+    said = {
+        "index": "by the element's index: a range that begins one element later in memory gives the same",
+        "send address": "by the element's address in the send range: what lies at one address is rounded alike",
+        "receive address": "by the element's address in the receive range: what lies at one address is rounded alike",
+        "address": "by the element's address: what lies at one address is rounded alike",
+        "place": "by where the element lies; whether by index or address is open",
+    }[by]
+    claim = f"{found.start} rounds {said}; {_absent(found)}."
+    again = "A generator that is started anew in every call looks the same. " if by in ("index", "place") else ""
+    return found.finding(Verdict.PASS, claim, limits=again + RANGE_LIMIT, keyed_by=by)
+
+
+# ------------------------------------------------------------------------------------------------------------ neighbours
+
+
+def _by_neighbours(found: Cell) -> Finding:
+    fmt = found.trials[0].call.fmt
+    learned = rule.learn(fmt, found.first)
+    word = FORMATS["binary32"] if fmt.precision < 24 else fmt
+    measure = {"keyed_by": "neighbours", **rule.measure(learned, fmt, word.mantissa_bits)}
+    verdict = common.verdict_for(found.view, KIND, True)
+    limits = " ".join([rule.limits(learned, fmt, len(found.trials[0].members)), RANGE_LIMIT])
+    claim = f"{found.start} rounds by other elements: {rule.claim(learned, fmt, word.mantissa_bits, found.toggles)}"
+    return found.finding(verdict, claim, limits=limits, evidence=_evidence(found), **measure)
+
+
+def _evidence(found: Cell) -> list[Evidence]:
+    """The same element beside other neighbours: `observed` after they were drawn anew, `expected` before."""
+    rows: list[Evidence] = []
+    for name in ("one", "odd"):
+        example, reading = found.toggles[name].example, found.first[name]
+        if example is None:
+            continue
+        base = found.first["dense"]
+        rank, at, after = ladder.output_at(found.view, reading.trial, reading.repeat, example[0])
+        _, _, before = ladder.output_at(found.view, base.trial, base.repeat, example[0])
+        seen = next(o for o in common.receiving(found.view, reading.trial) if o.rank == rank)
+        rows += common.evidence_rows(reading.trial, seen, [at], after, before)
+    return rows
