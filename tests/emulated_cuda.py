@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from auditor.kernels.cuda import source
+from auditor.kernels.cuda import module_of, source
 from auditor.kernels.engine import Engine
 
 ARGUMENTS = 13  # of the widest kernel; more than a function takes does no harm in the C calling convention
@@ -36,10 +36,10 @@ def compiler() -> str | None:
 
 
 @cache
-def library() -> ctypes.CDLL:
-    """Compiles once a process. -ffp-contract=off: a fused multiply-add would change an error term."""
+def library(names: tuple[str, ...]) -> ctypes.CDLL:
+    """Compiles each module once a process. -ffp-contract=off: a fused multiply-add would change an error term."""
     folder = Path(tempfile.mkdtemp(prefix="auditor-emulated-"))
-    (folder / "all.cpp").write_text(source() + EMULATE)
+    (folder / "all.cpp").write_text(source(names) + EMULATE)
     flags = ["-O2", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wno-unknown-pragmas"]
     done = subprocess.run(
         [str(compiler()), *flags, str(folder / "all.cpp"), "-o", str(folder / "all.so")],
@@ -68,8 +68,9 @@ class Emulated:
         self.launched.append(kernel)
         words = np.zeros(ARGUMENTS, np.uint64)
         words[: len(arguments)] = [argument & (1 << 64) - 1 for argument in arguments]
-        pointer = ctypes.cast(library()[kernel], ctypes.c_void_p)
-        library().emulate(pointer, ctypes.c_uint64(min(blocks, self.blocks)), words.ctypes.data_as(ctypes.c_void_p))
+        module = library(module_of(kernel))
+        pointer = ctypes.cast(module[kernel], ctypes.c_void_p)
+        module.emulate(pointer, ctypes.c_uint64(min(blocks, self.blocks)), words.ctypes.data_as(ctypes.c_void_p))
 
     def upload(self, data: np.ndarray) -> np.ndarray:
         return data.copy()

@@ -22,15 +22,21 @@ from auditor.model import Bytes
 from auditor.numerics.programs import Sender, of_recipe
 from auditor.numerics.recipes import Recipe
 
-SOURCES = ("rules.cuh", "exact.cuh", "sums.cuh", "audit.cu", "classes.cuh")
+BYTES = ("rules.cuh", "pieces.cuh", "audit.cu")  # fills and comparisons of bytes: all that recording needs
+CLASSES = ("rules.cuh", "pieces.cuh", "exact.cuh", "sums.cuh", "classes.cu")
 OPTIONS = ("--std=c++17",)
 BLOCKS_PER_PROCESSOR = 8  # of 256 threads: as many as a multiprocessor holds
 
 
-def source() -> str:
-    """All kernels as one text: nothing is included, so nothing has to be found when it is compiled."""
+def source(names: Sequence[str]) -> str:
+    """One module's kernels as one text: nothing is included, so nothing has to be found when it is compiled."""
     folder = files("auditor.kernels")
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in SOURCES)
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
+
+
+def module_of(kernel: str) -> tuple[str, ...]:
+    """The sources that hold a kernel. Two modules, since the larger takes seconds to compile and is rarely needed."""
+    return CLASSES if "classify" in kernel or "expect" in kernel else BYTES
 
 
 def cupy() -> Any:
@@ -56,14 +62,18 @@ class CudaRuntime:
         self.device = self.cupy.cuda.Device(device)
         self.blocks = int(self.device.attributes["MultiProcessorCount"]) * BLOCKS_PER_PROCESSOR
         self._kernels: dict[str, Any] = {}
-        with self.device:
-            self._module = self.cupy.RawModule(code=source(), options=OPTIONS)
+        self._modules: dict[tuple[str, ...], Any] = {}
 
     def launch(self, kernel: str, blocks: int, arguments: Sequence[int]) -> None:
         with self.device:
             if kernel not in self._kernels:
-                self._kernels[kernel] = self._module.get_function(kernel)
+                self._kernels[kernel] = self._compiled(module_of(kernel)).get_function(kernel)
             self._kernels[kernel]((blocks,), (THREADS,), tuple(np.uint64(argument) for argument in arguments))
+
+    def _compiled(self, names: tuple[str, ...]) -> Any:
+        if names not in self._modules:  # CuPy keeps what it compiled on disk
+            self._modules[names] = self.cupy.RawModule(code=source(names), options=OPTIONS)
+        return self._modules[names]
 
     def upload(self, data: npt.NDArray[Any]) -> Any:
         with self.device:

@@ -1,6 +1,6 @@
 """The device kernels as functions: fills, class counts, comparisons, on addresses of device memory.
 
-Host side of ``audit.cu`` and ``classes.cuh``, for any :class:`Runtime`: ``cuda`` has the one for GPUs. Results equal
+Host side of ``audit.cu`` and ``classes.cu``, for any :class:`Runtime`: ``cuda`` has the one for GPUs. Results equal
 the host's functions of the same purpose (``kernels.fill``, ``kernels.tabulate_recipes``, ``kernels.differences``).
 """
 

@@ -68,6 +68,7 @@ FN void flush(const Tally& t, int shift, u64* counts) {
     if (threadIdx.x < COUNTS) block[threadIdx.x] = 0;
     __syncthreads();
     bool first = threadIdx.x % 32 == 0;
+    #pragma unroll 1
     for (u32 row = 0; row < ROWS; row++) {
         u32 sum = __reduce_add_sync(0xFFFFFFFFu, (u32)t.rows[row][threadIdx.x]);
         if (first && sum) atomicAdd(&block[number_of(row)], (u64)sum);
