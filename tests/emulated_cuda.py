@@ -71,6 +71,8 @@ class Emulated:
         module = library(module_of(kernel))
         pointer = ctypes.cast(module[kernel], ctypes.c_void_p)
         module.emulate(pointer, ctypes.c_uint64(min(blocks, self.blocks)), words.ctypes.data_as(ctypes.c_void_p))
+        misaligned = ctypes.c_uint64.in_dll(module, "emulated_misaligned").value
+        assert not misaligned, f"{kernel}: {misaligned} wide accesses that a GPU would refuse"
 
     def upload(self, data: np.ndarray) -> np.ndarray:
         return data.copy()

@@ -39,10 +39,10 @@ NAMED = (
 FAMILIES = (*NAMED, *(name for name in inputs.FAMILIES if name not in {text.partition(":")[0] for text in NAMED}))
 
 
-def offered(text: str, fmt: Format) -> bool:
-    """Whether the family exists in the format."""
+def offered(text: str, fmt: Format, rank_n: int = 3) -> bool:
+    """Whether the family exists for so many contributors in this format."""
     try:
-        inputs.check(Family.parse(text), fmt, 3)
+        inputs.check(Family.parse(text), fmt, rank_n)
     except ConfigError:
         return False
     return True
@@ -97,21 +97,12 @@ def corrupt(fmt: Format, codes: np.ndarray, seed: int = 5, share: int = 12) -> n
     return out
 
 
-def offered(family: Family, fmt: Format, rank_n: int) -> bool:
-    """Whether the family exists for so many contributors in this format."""
-    try:
-        inputs.check(family, fmt, rank_n)
-    except ConfigError:
-        return False
-    return True
-
-
 def check_fill(device: Device, text: str, fmt: Format, start: int, n: int = 1001) -> None:
     """Bit equality with ``inputs.generate``, at several byte offsets, and nothing outside written."""
     family = Family.parse(text)
     size = fmt.itemsize
     for seed, rank_n, rank, offset in ((0, 2, 1, 0), ((1 << 40) + 9, 7, 3, size), (5, 300, 0, 7 * size), (3, 3, 2, 5)):
-        if not offered(family, fmt, rank_n):
+        if not offered(text, fmt, rank_n):
             continue
         want = inputs.generate(family, fmt, seed, rank_n, rank, start, start + n)
         array, address = device.place(np.zeros(n, fmt.dtype), offset)
@@ -150,6 +141,8 @@ def check_sender(device: Device, fmt: Format, text: str, **changes: Any) -> None
 
 def check_classes(device: Device, text: str, fmt: Format, rank_n: int, start: int, n: int = 1501) -> None:
     """The same table as the host's, and the same mismatches, for outputs of every mode and for corrupt ones."""
+    if not offered(text, fmt, rank_n):
+        return
     family = Family.parse(text)
     terms = [inputs.generate(family, fmt, 3, rank_n, rank, start, start + n) for rank in range(rank_n)]
     programs = [program(family, fmt, 3, rank_n, rank) for rank in range(rank_n)]
@@ -196,8 +189,8 @@ def check_patterns(device: Device) -> None:
     period = 1 << 12
     pattern = np.random.default_rng(8).integers(0, 256, period).astype(np.uint8)
     twice = device.put(np.concatenate([pattern, pattern]))
-    for offset, n in ((0, 9000), (512, 17), (4090, 5000), (3, 1000)):
-        array, address = device.place(np.zeros(n, np.uint8), offset)
+    for where, offset, n in ((0, 0, 9000), (512, 512, 17), (506, 4090, 5000), (3, 3, 1000), (0, 7, 900), (2, 1, 900)):
+        array, address = device.place(np.zeros(n, np.uint8), where)
         device.engine.fill_pattern(address, n, device.address(twice), offset, period)
         at = address - device.address(array)
         want = pattern[(np.arange(n) + offset) % period]

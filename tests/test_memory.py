@@ -173,6 +173,16 @@ def test_the_background_is_laid_down_and_scanned(arena: Memory) -> None:
     assert np.array_equal(everything(arena), want)
 
 
+def test_nothing_at_all(arena: Memory) -> None:
+    """A count of 0 is legal."""
+    kept = arena.take(513, 0)
+    assert kept.nbytes == 0
+    assert arena.host(kept).shape == (0,)
+    arena.put(100, kept)
+    assert arena.same(100, kept)
+    assert arena.changed(100, kept, 0, 0, 4).total == 0
+
+
 def test_host_memory_is_not_copied() -> None:
     buffer = aligned(N)
     arena = adopt(buffer, Background(0, "recv").bytes(0, 2 * PERIOD))

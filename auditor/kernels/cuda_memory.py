@@ -17,6 +17,7 @@ from auditor.kernels.engine import Engine, Found
 from auditor.kernels.memory import NOTHING, Changed, Payload
 from auditor.model import Bytes
 
+MANAGED = 3  # cudaMemoryTypeManaged
 ALIGNMENT = 16  # bytes that the kernels read at a time
 
 
@@ -35,7 +36,7 @@ class CudaMemory:
         self.buffer, self._array, self.nbytes = buffer, array, int(array.nbytes)
         self.address = int(array.data.ptr)
         self.device = self.cupy.cuda.Device(int(array.device.id))
-        if self.cupy.cuda.runtime.pointerGetAttributes(self.address).type == 3:  # cudaMemoryTypeManaged
+        if self.cupy.cuda.runtime.pointerGetAttributes(self.address).type == MANAGED:
             raise AuditError("an arena is managed memory, which may move under the subject; allocate device memory")
         self._period = background.nbytes // 2
         self._background = _pattern(int(self.device.id), background.tobytes())
@@ -82,8 +83,10 @@ class CudaMemory:
 
     def host(self, kept: Any) -> Bytes:
         """Through page-locked memory, which a copy engine reads at full speed; it goes back when nobody holds the array."""
+        if not kept.nbytes:
+            return np.empty(0, np.uint8)
         with self.device:
-            staging = self.cupy.cuda.alloc_pinned_memory(max(int(kept.nbytes), 1))
+            staging = self.cupy.cuda.alloc_pinned_memory(int(kept.nbytes))
             out: Bytes = np.frombuffer(staging, np.uint8, int(kept.nbytes))
             kept.get(out=out)
         return out

@@ -13,8 +13,8 @@ FN u32 picked(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); 
 FN u32 more(u32* counter, u32 by) { return atomicAdd(counter, by); }
 #else
 #define SHARED static
-extern "C" u64 emulated_thread, emulated_threads;
-u64 emulated_thread, emulated_threads;
+extern "C" u64 emulated_thread, emulated_threads, emulated_misaligned;
+u64 emulated_thread, emulated_threads, emulated_misaligned;
 FN u64 thread_number() { return emulated_thread; }
 FN u64 thread_count() { return emulated_threads; }
 FN u32 lane() { return (u32)(emulated_thread % 256); }
@@ -38,6 +38,7 @@ FN void store(u64 address, const Piece& piece) {
 #ifdef __CUDACC__
     *(uint4*)address = make_uint4(piece.w[0], piece.w[1], piece.w[2], piece.w[3]);
 #else
+    emulated_misaligned += address % 16 != 0;
     for (int k = 0; k < 4; k++) ((u32*)address)[k] = piece.w[k];
 #endif
 }
@@ -48,6 +49,7 @@ FN Piece fetch(u64 address) {
     return {{v.x, v.y, v.z, v.w}};
 #else
     Piece piece;
+    emulated_misaligned += address % 16 != 0;
     for (int k = 0; k < 4; k++) piece.w[k] = ((const u32*)address)[k];
     return piece;
 #endif

@@ -94,6 +94,7 @@ FN void eight_outputs(u64 address, u32* words) {
         raw[0] = v.x, raw[1] = v.y, raw[2] = v.z, raw[3] = v.w;
     }
 #else
+    emulated_misaligned += address % (4 * WORDS_READ) != 0;
     for (int k = 0; k < WORDS_READ; k++) raw[k] = ((const u32*)address)[k];
 #endif
     #pragma unroll
