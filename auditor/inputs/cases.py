@@ -1,4 +1,4 @@
-"""Families for the probes special and scaling: ``special_cases`` (a table of named cases) and ``equal``.
+"""The family ``special_cases``: a table of named cases for the probe special.
 
 The table: every case stands at an even index, an ordinary element whose sum is inexact after it. So a result beside a NaN can
 be compared with the same result beside something else: ``beside=plain`` and ``beside=other`` put ordinary data in the
@@ -17,10 +17,9 @@ import numpy.typing as npt
 from auditor.errors import ConfigError
 from auditor.model import Codes, Family
 from auditor.numerics.formats import Format
-from auditor.numerics.recipes import COMMON, Recipe, Stream, indices, scale_word
+from auditor.numerics.recipes import Stream, indices, scale_word
 
 CASES_STREAM = 0x58  # ordinary elements; + 4 and + 8: what replaces the cases
-EQUAL_STREAM = 0x68
 MOST_SLOTS = 16  # contributors at which a case is tried, where there are more
 APART = 32  # bytes: the widest group of elements that shares anything
 PARTS = ("table", "short")
@@ -197,14 +196,14 @@ class Layout:
 
     def places(self, start: int, stop: int) -> npt.NDArray[np.intp]:
         """Places within a round of the send indices [start, stop): round after round, the rounds slowly turning."""
-        return _place(self.size, start, stop)
+        return place(self.size, start, stop)
 
     def numbers(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Case numbers at the send indices [start, stop)."""
         return self.number[self.places(start, stop)]
 
 
-def _place(size: int, start: int, stop: int) -> npt.NDArray[np.intp]:
+def place(size: int, start: int, stop: int) -> npt.NDArray[np.intp]:
     """As the device's rule for operands has it: the index, plus one for every size**2 elements, mod size."""
     index = indices(start, stop)
     return np.asarray((index + index // np.uint64(size * size)) % np.uint64(size), np.intp)
@@ -229,7 +228,7 @@ def layout(fmt: Format, rank_n: int, part: str) -> Layout:
 def special_cases(family: Family, fmt: Format, seed: int, rank_n: int, rank: int, start: int, stop: int) -> Codes:
     """The table, round after round. Arguments: ``part`` (table, short) and ``beside`` (cases, plain, other)."""
     table = contributor_table(family, fmt, seed, rank_n, rank)
-    codes: Codes = table[_place(len(table), start, stop)]
+    codes: Codes = table[place(len(table), start, stop)]
     return codes
 
 
@@ -261,19 +260,3 @@ def _ordinary(fmt: Format, seed: int, rank: int, stream: int, n: int) -> Codes:
     sign = (scale & np.uint64(1)) << np.uint64(fmt.bits - 1)
     codes: Codes = (sign | field | fraction).astype(fmt.dtype)
     return codes
-
-
-# --- equal ------------------------------------------------------------------------------------------
-
-
-def equal(family: Family, fmt: Format, seed: int, rank_n: int, rank: int) -> Recipe:
-    """The same random value from every contributor, all significand bits used. ``range``: ``mid`` (exponent -4..4) or ``top``
-    (the largest binade: the sum of two does not fit, their average does).
-    """
-    del rank_n, rank
-    ranges = {"mid": (8, -4), "top": (0, fmt.emax)}
-    name = str(family.get("range", "mid"))
-    if name not in ranges:
-        raise ConfigError(f"family {family}: range = {name!r} is not one of {', '.join(ranges)}")
-    bits = fmt.precision if fmt.has_infinity or name == "mid" else fmt.precision - 1  # e4m3: all ones is its NaN
-    return Recipe("scaled", fmt, seed, COMMON, EQUAL_STREAM, (bits, *ranges[name]))

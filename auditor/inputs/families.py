@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from auditor.errors import ConfigError
-from auditor.inputs import cases, coded, contexts, scaled, structured
+from auditor.inputs import averaged, cases, coded, contexts, scaled, structured
 from auditor.model import Codes, Family
 from auditor.numerics.formats import Format
 from auditor.numerics.recipes import Recipe, evaluate
@@ -54,7 +54,8 @@ _TABLE: dict[str, Row] = {
     "special_cases": Row(
         "named special cases, each beside an ordinary element", None, cases.special_cases, ("part", "beside")
     ),
-    "equal": Row("the same random value from every contributor", cases.equal, None, ("range",)),
+    "equal": Row("the same random value from every contributor", averaged.equal, None, ("range",)),
+    "average_ties": Row("sums whose average lies next to a tie", None, averaged.average_ties),
 }
 
 FAMILIES: dict[str, str] = {name: row.text for name, row in _TABLE.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from auditor.errors import ConfigError
+from auditor.inputs.averaged import ROUND
 from auditor.inputs.cases import contributor_table
 from auditor.inputs.coded import POSITION_STREAM, SMOOTH_STREAM, place_weights, position_plan
 from auditor.inputs.contexts import PERIOD, table
@@ -95,6 +96,11 @@ def _neighbours(family: Family, fmt: Format, seed: int, rank_n: int, rank: int) 
     return Program("operands", fmt, small=(PERIOD, 1), wide=(0,), table=codes)
 
 
+def _average_ties(family: Family, fmt: Format, seed: int, rank_n: int, rank: int) -> Program:
+    values = tuple(int(code) for code in generate(family, fmt, seed, rank_n, rank, 0, ROUND))
+    return Program("operands", fmt, small=(len(values), 1), wide=(0,), table=values)
+
+
 _BUILD = {
     "position_coded": _position,
     "smooth": _smooth,
@@ -104,6 +110,7 @@ _BUILD = {
     "specials": _specials,
     "exhaustive": _exhaustive,
     "special_cases": _special_cases,
+    "average_ties": _average_ties,
     "neighbours": _neighbours,
 }
 

@@ -15,7 +15,7 @@ from auditor.model import ArmView, Finding, Trial
 # In the order in which findings are listed.
 PROBES: dict[str, str] = {
     name: f"{__name__}.{name}"
-    for name in ("coverage", "rounding", "special", "repeatability", "placement", "tail", "neighbours")
+    for name in ("coverage", "rounding", "special", "repeatability", "placement", "tail", "neighbours", "scaling")
 }
 
 
