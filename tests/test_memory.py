@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import emulated_cuda
@@ -10,11 +11,12 @@ import pytest
 
 from auditor import inputs
 from auditor.errors import AuditError
+from auditor.harness import Harness, Job
 from auditor.inputs.programs import sender
 from auditor.kernels import cuda, cuda_memory
 from auditor.kernels.memory import Memory, Payload, adopt
 from auditor.layout import PERIOD, Background, fill_codes
-from auditor.model import Call, Family, Trial
+from auditor.model import Call, Capabilities, Family, Planned, Trial, World
 
 N = 3 * PERIOD + 512
 
@@ -90,17 +92,22 @@ class _OnFakeDevice(emulated_cuda.Emulated):
 
 
 @pytest.fixture(params=["host", "cuda"])
-def arena(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Memory:
-    pattern = Background(1, "send").bytes(0, 2 * PERIOD)
+def allocate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], np.ndarray]:
+    """Makes arenas of a kind."""
     if request.param == "host":
-        return adopt(aligned(N), pattern)
+        return aligned
     if emulated_cuda.compiler() is None:
         pytest.skip("no C++ compiler here")
     engine = emulated_cuda.Engine(_OnFakeDevice())
     monkeypatch.setattr(cuda, "cupy", lambda: FakeCupy)
     monkeypatch.setattr(cuda, "engine", lambda device: engine)
     cuda_memory._pattern.cache_clear()
-    return adopt(aligned(N).view(_Array), pattern)
+    return lambda nbytes: aligned(nbytes).view(_Array)
+
+
+@pytest.fixture
+def arena(allocate: Callable[[int], np.ndarray]) -> Memory:
+    return adopt(allocate(N), Background(1, "send").bytes(0, 2 * PERIOD))
 
 
 def a_payload(**changes: Any) -> tuple[Payload, np.ndarray]:
@@ -181,6 +188,84 @@ def test_nothing_at_all(arena: Memory) -> None:
     arena.put(100, kept)
     assert arena.same(100, kept)
     assert arena.changed(100, kept, 0, 0, 4).total == 0
+
+
+class _Copies:
+    """A sum of one rank: a copy. ``harm(repeat, send, recv)`` then does what it likes."""
+
+    def __init__(self, allocate: Callable[[int], np.ndarray], harm: Callable[[int, Any, Any], None]) -> None:
+        self._allocate, self._harm, self._calls = allocate, harm, 0
+
+    def allocate(self, nbytes: int) -> dict[int, np.ndarray]:
+        return {0: self._allocate(nbytes)}
+
+    def run(self, call: Call, send: Any, recv: Any) -> None:
+        into, out_of = recv[0], send[0]
+        into.buffer[into.offset : into.offset + into.nbytes] = out_of.buffer[
+            out_of.offset : out_of.offset + into.nbytes
+        ]
+        self._harm(self._calls % 3, out_of, into)
+        self._calls += 1
+
+
+class _Rows:
+    """A recorder, a progress and a control in one."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, Any]] = []
+
+    def append(self, trial: Trial, row: Any, output: Any) -> None:
+        self.rows.append((row, output.copy()))
+
+    def flush(self) -> None: ...
+    def begin(self, trial_id: str, repeat: int) -> None: ...
+    def end(self) -> None: ...
+    def barrier(self) -> None: ...
+
+
+def drive(allocate: Callable[[int], np.ndarray], harm: Callable[[int, Any, Any], None], **changes: Any) -> list[Any]:
+    call = Call(collective="all_reduce", op="sum", format="bfloat16", count=changes.pop("count", 3001))
+    trial = Trial(call=call, rank_n=1, family=Family("wide"), seed=3, send_shift=1, recv_shift=3, **changes)
+    offered = {"collectives": {"all_reduce"}, "ops": {"sum"}, "formats": {"bfloat16"}}
+    capabilities = Capabilities(**{key: frozenset(value) for key, value in offered.items()})
+    rows: Any = _Rows()
+    world = World(rank_n=1, local_ranks=(0,), control=rows)
+    planned = [Planned(trial=trial, repeats=3, probes=("test",))]
+    Harness(_Copies(allocate, harm), world, capabilities, Job(planned), rows, rows).run()
+    return [(row, output, inputs.send_codes(trial, row.repeat, 0, 0, call.count)) for row, output in rows.rows]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 3001])
+def test_the_harness_sees_a_clean_subject(allocate: Callable[[int], np.ndarray], count: int, in_place: bool) -> None:
+    found = drive(allocate, lambda *_: None, count=count, in_place=in_place, inputs="alternate")
+    assert [(row.send_before, row.send_after, row.outside_total) for row, _, _ in found] == [(True, True, 0)] * 3
+    assert all(np.array_equal(output, want) for _, output, want in found)
+    assert len({row.digest for row, _, _ in found}) == (2 if count else 1)
+
+
+def test_the_harness_sees_what_is_harmed(allocate: Callable[[int], np.ndarray]) -> None:
+    """An output that changes once, the send range, a byte beside each range, and one far away."""
+
+    def harm(repeat: int, send: Any, recv: Any) -> None:
+        if repeat == 1:
+            recv.buffer[recv.offset + 7] ^= 1
+            send.buffer[send.offset + 9] ^= 1
+            send.buffer[send.offset - 1] ^= 0xFF
+        if repeat == 2:
+            recv.buffer[recv.offset + recv.nbytes] ^= 0xFF
+            recv.buffer[-1] ^= 0xFF
+
+    clean, spoiled, beside = drive(allocate, harm)
+    assert clean[0].outside_total == 0
+    assert np.flatnonzero(spoiled[1] != spoiled[2]).tolist() == [3]
+    assert not spoiled[0].send_after
+    assert [(one.buffer, one.offset) for one in spoiled[0].outside] == [("send", -1)]
+    assert np.array_equal(beside[1], beside[2])
+    assert beside[0].digest == clean[0].digest != spoiled[0].digest
+    assert next((one.buffer, one.offset) for one in beside[0].outside) == ("recv", 6002)
+    assert beside[0].outside_total == 2
+    assert all(one.found == one.expected ^ 0xFF for one in beside[0].outside)
 
 
 def test_host_memory_is_not_copied() -> None:

@@ -39,7 +39,7 @@ def missing() -> str:
 REASON = missing()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(REASON), reason=REASON)]
 TURN = random.Random(20)
-RANDOM_STARTS = (*STARTS[:4], *(TURN.randrange(1 << 42) for _ in range(2)), (1 << 33) - TURN.randrange(40000))
+RANDOM_STARTS = (*STARTS[:4], TURN.randrange(1 << 42), (1 << 33) - TURN.randrange(9000))
 
 
 def gpus() -> int:
@@ -66,7 +66,7 @@ def which() -> Iterator[None]:
 @pytest.mark.parametrize(("text", "fmt"), CASES, ids=named)
 def test_fills_equal_the_host(device: Device, text: str, fmt: Format) -> None:
     for start in RANDOM_STARTS:
-        kernel_cases.check_fill(device, text, fmt, start, 30011)
+        kernel_cases.check_fill(device, text, fmt, start, 9001)
 
 
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=named)
@@ -79,15 +79,16 @@ def test_what_ranks_send(device: Device, fmt: Format, changes: dict[str, Any]) -
 @pytest.mark.parametrize("rank_n", [2, 3, 4, 8])
 @pytest.mark.parametrize(("text", "fmt"), CASES, ids=named)
 def test_tables_and_mismatches_equal_the_host(device: Device, text: str, fmt: Format, rank_n: int) -> None:
-    for start in (0, (1 << 32) - 4001):
-        kernel_cases.check_classes(device, text, fmt, rank_n, start, 9001)
+    kernel_cases.check_classes(
+        device, text, fmt, rank_n, (1 << 32) - 4001 if rank_n % 4 else TURN.randrange(1 << 42), 5003
+    )
 
 
 @pytest.mark.parametrize("rank_n", [2, 3, 4, 8, 64])
 @pytest.mark.parametrize("name", ["bfloat16", "binary16", "float8_e4m3fn", "float8_e5m2"])
 def test_large_tables(device: Device, name: str, rank_n: int) -> None:
     """Millions of elements on the fast way, nearly all as they should be, some not."""
-    fmt, n, start = FORMATS[name], (1 << 21) + 5, (1 << 40) - (1 << 20)
+    fmt, n, start = FORMATS[name], (1 << 24) // (4 + rank_n) + 5, (1 << 40) - (1 << 17)
     family = Family.parse("order_exact:format=binary32")
     recipes = [inputs.recipe(family, fmt, 9, rank_n, rank) for rank in range(rank_n)]
     programs = [program(family, fmt, 9, rank_n, rank) for rank in range(rank_n)]
@@ -200,7 +201,7 @@ def test_the_harness_on_device_arenas() -> None:
             assert row.send_before
             assert row.send_after
             assert np.array_equal(output, inputs.send_codes(trial, row.repeat, 0, 0, call.count))
-            assert row.outside_total == (2 if spoil else 0) or trial is trials[-1]
+            assert row.outside_total == (spoil if row.repeat % 2 == 0 else 0)  # inverted twice, it is as it was
         assert len({row.digest for _, row, _ in rows.found}) == 1
 
 
@@ -229,7 +230,7 @@ class _Rows:
 
 
 class _Copies:
-    """A sum of one rank: a copy on a stream of its own; writes ``spoil`` bytes past the end."""
+    """A sum of one rank: a copy on a stream of its own; inverts ``spoil`` bytes past the end."""
 
     from auditor.model import Capabilities
 
