@@ -166,9 +166,9 @@ class _Maker:
             for name, code in beside.items():
                 yield from self._at(kind, f"{mark}(max + {name})", (top | sign, code | sign), zero)
             yield self._alike(kind, f"{mark}(n max)", self._full(top | sign))
-            yield from self._at(
-                kind, f"{mark}(max + max - max)", (top | sign, top | sign, top | (fmt.sign_mask ^ sign)), zero
-            )
+            opposite = top | (fmt.sign_mask ^ sign)
+            yield from self._at(kind, f"{mark}(max + max - max)", (top | sign, top | sign, opposite), zero)
+            yield from self._at(kind, f"{mark}(max - max + max)", (top | sign, opposite, top | sign), zero)
         for name, exponent in OUTSIDE_BINARY16.items():
             if fmt.emax > exponent + 1:
                 one = self._full(fmt.power_of_two(0))

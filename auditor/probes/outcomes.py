@@ -20,16 +20,15 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Outcome:
-    """One code that one case gave. ``trial``, ``seen``, ``index``: the first place where it did; ``places``: all trials, named;
-    ``ranks``: the receivers that got it.
+    """One code that one case gave. ``trial``, ``seen``, ``index``: where it was seen first; ``places``: every trial that gave it,
+    named, with the receivers that got it there.
     """
 
     code: int
     trial: Trial
     seen: Observation
     index: int
-    places: set[str] = field(default_factory=set)
-    ranks: set[int] = field(default_factory=set)
+    places: dict[str, set[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -95,8 +94,7 @@ def _add(view: ArmView, found: Outcomes, trial: Trial, seen: Observation, ranks:
     at = np.flatnonzero((number >= 0) & ~skip)
     for case, code, index in _distinct(number[at], output[at], at):
         outcome = found.by_case.setdefault(case, {}).setdefault(code, Outcome(code, trial, seen, index))
-        outcome.places.add(place_name(trial))
-        outcome.ranks |= ranks
+        outcome.places.setdefault(place_name(trial), set()).update(ranks)
 
 
 def _distinct(number: Places, codes: Codes, at: Places) -> Iterator[tuple[int, int, int]]:

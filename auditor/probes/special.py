@@ -6,7 +6,7 @@ of a few elements, and in a long one, since the paths that libraries choose by s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from auditor.config import Scope
@@ -89,14 +89,17 @@ def _long(scope: Scope, size: int) -> list[int]:
 
 
 def analyze(view: ArmView) -> Iterator[Finding]:
-    """A finding for each cell (collective, op, format, group) and kind."""
+    """A finding for each cell (collective, op, format, group) and kind; what is as usual in many cells is said once."""
     cells: dict[tuple[Any, ...], list[Trial]] = {}
     for planned in trials_of(view, NAME):
         trial = planned.trial
         cells.setdefault((*cell(trial), trial.call.group), []).append(trial)
+    usual: dict[tuple[str, str, str], list[Finding]] = {}
     for trials in cells.values():
         tables = [trial for trial in trials if is_table(trial)]
         found = gather(view, tables)
+        if not found.by_case and _refused(view, tables):
+            continue  # the harness says so
         if not found.by_case:
             reason = no_data_reason(view, tables)
             if found.left_out:
@@ -106,14 +109,47 @@ def analyze(view: ArmView) -> Iterator[Finding]:
             )
             continue
         for kind in KINDS if tables[0].call.op != "avg" else KINDS_OF_AVG:
-            yield from _kind(view, trials, found, kind)
+            for one in _kind(view, trials, found, kind):
+                if one.verdict is Verdict.PASS and one.kind not in view.expect:
+                    said = one.claim.removeprefix(where(found.trials))
+                    usual.setdefault((kind, tables[0].call.op, said), []).append(one)
+                else:
+                    yield one
+    trial_of = {planned.trial.trial_id: planned.trial for planned in view.planned}
+    for (_, _, said), alike in usual.items():
+        yield _together(view, alike, said, trial_of)
+
+
+def _refused(view: ArmView, trials: Sequence[Trial]) -> bool:
+    seen = [o.status for t in trials for o in view.observations(t.trial_id)]
+    return bool(seen) and set(seen) == {"unsupported"}
+
+
+def _together(view: ArmView, alike: Sequence[Finding], said: str, trial_of: Mapping[str, Trial]) -> Finding:
+    """One finding for the cells that are alike."""
+    trials = [trial_of[name] for one in alike for name in one.measure["trial_ids"]]
+    first = alike[0]
+    measure = {
+        "behaviour": first.measure["behaviour"],
+        "by_cell": {_cell_name(one): dict(one.measure) for one in alike},
+    }
+    measure = dict(first.measure) if len(alike) == 1 else measure
+    claim = f"{where(trials)}{said}"
+    return finding(view, NAME, first.kind, first.verdict, claim, trials=trials, measure=measure, limits=first.limits)
+
+
+def _cell_name(one: Finding) -> str:
+    return " ".join(
+        str(one.scope[axis]) for axis in ("collective", "op", "format", "group") if one.scope.get(axis) is not None
+    )
 
 
 def _kind(view: ArmView, trials: Sequence[Trial], found: Outcomes, kind: str) -> Iterator[Finding]:
     call, fmt = found.trials[0].call, found.trials[0].call.fmt
     seen = [(case, outcomes) for case, outcomes in found.of_kind(kind)]
-    told = [Told(case, frozenset(words.word(fmt, call.op, case, o.code) for o in outcomes)) for case, outcomes in seen]
-    told = [one for one in told if one.words != {""}]
+    told = [
+        one for case, outcomes in seen if (one := _told(call.collective, call.op, fmt, case, outcomes)).words != {""}
+    ]
     if not told:
         return
     name = words.behaviour(call.op, kind, told)
@@ -132,6 +168,18 @@ def _kind(view: ArmView, trials: Sequence[Trial], found: Outcomes, kind: str) ->
     )
 
 
+def _told(collective: str, op: str, fmt: Format, case: table.Case, outcomes: Sequence[Outcome]) -> Told:
+    by_place: dict[str, set[str]] = {}
+    ranks: dict[tuple[str, str], set[int]] = {}
+    for o in outcomes:
+        word = words.word(fmt, op, case, o.code)
+        for place, receivers in o.places.items():
+            by_place.setdefault(place, set()).add(word)
+            ranks.setdefault((place, words.coarse(word)), set()).update(receivers)
+    split = any(ranks[place, word] != ranks[place, words.coarse(min(by_place[place]))] for place, word in ranks)
+    return Told(case, {p: frozenset(w) for p, w in by_place.items()}, split and collective == "all_reduce")
+
+
 def _verdict(view: ArmView, fmt: Format, kind: str, name: str, near: Beside | None) -> Verdict:
     """``[expect]`` may name the behaviour, or say with true or false whether any but IEEE 754's is allowed."""
     if isinstance(view.expect.get(kind), (str, list, tuple)):
@@ -146,10 +194,10 @@ def _measure(found: Outcomes, kind: str, told: Sequence[Told], name: str, near: 
     if kind == "nan":
         measure["payloads"] = _payloads(found)
     if differ := words.slots_that_differ(told):
-        measure["differ_by_rank"] = differ
+        measure["differ_by_rank"] = list(differ)
     if places := _by_place(found, kind):
         measure["differ_by_place"] = places
-    if split := _disagreeing(found, kind):
+    if split := words.receivers_that_differ(told):
         measure["receivers_disagree"] = split
     if near is not None:
         measure["beside"] = {
@@ -158,7 +206,7 @@ def _measure(found: Outcomes, kind: str, told: Sequence[Told], name: str, near: 
             "changed_beside_ordinary": near.control,
         }
     slots = len({one.case.slot for one in told} - {-1})
-    counts = {"slots": slots, "elements_left_out": found.left_out, "trials": len(found.trials)}
+    counts = {"slots": slots, "elements_left_out": found.left_out, "trial_ids": [t.trial_id for t in found.trials]}
     return {**measure, **counts}
 
 
@@ -195,19 +243,6 @@ def _by_place(found: Outcomes, kind: str) -> dict[str, dict[str, list[str]]]:
         if len(by_word) > 1 and len(rows) < 8:
             rows[case.name] = {name: sorted(places) for name, places in by_word.items()}
     return rows
-
-
-def _disagreeing(found: Outcomes, kind: str) -> list[str]:
-    """Cases for which some receivers of a sum that all should share never got what others got."""
-    if found.trials[0].call.collective != "all_reduce":
-        return []
-    everyone = {rank for _, outcomes in found.of_kind(kind) for o in outcomes for rank in o.ranks}
-    split = [
-        c.name
-        for c, outcomes in found.of_kind(kind)
-        if len(outcomes) > 1 and any(o.ranks != everyone for o in outcomes)
-    ]
-    return list(dict.fromkeys(split))
 
 
 def _evidence(

@@ -7,8 +7,9 @@ from typing import Any
 
 from auditor.model import Trial
 from auditor.probes.common import listed, where
-from auditor.probes.special_words import Told, places_that_differ, slots_that_differ
+from auditor.probes.special_words import Told, places_that_differ, receivers_that_differ, slots_that_differ
 
+_BACK = ("(max + max - max)", "(max - max + max)")
 _NAMES = {
     "nan": "NaN",
     "infinity": "infinity",
@@ -36,6 +37,7 @@ _SAYS = {
     ("subnormal_flush", "inputs"): "reads subnormal inputs as zero",
     ("subnormal_flush", "outputs"): "flushes subnormal results to zero",
     ("subnormal_flush", "inputs_and_outputs"): "reads subnormal inputs as zero and flushes subnormal results",
+    ("subnormal_flush", "flushed"): "takes subnormals for zero",
     ("subnormal_flush", "mixed"): "changes subnormals into other values",
     ("overflow", "infinity"): "gives infinity past the maximum",
     ("overflow", "unchanged"): "returns finite values of the whole range unchanged",
@@ -56,18 +58,22 @@ def claim_of(trials: Sequence[Trial], kind: str, name: str, told: Sequence[Told]
 
 
 def _depends(trial: Trial, kind: str, name: str, told: Sequence[Told]) -> str:
+    if name == "depends_on_receiver":
+        case = receivers_that_differ(told)[0]
+        words = sorted({w for one in told if one.case.name == case and one.disagree for w in one.words})
+        return f"gives different receivers different results of {_NAMES[kind]} ({case}: {' or '.join(words)})"
     if name == "depends_on_rank":
-        cases = slots_that_differ(told)
+        case, place = next(iter(slots_that_differ(told).items()))
         by_word: dict[str, set[int]] = {}
         for one in told:
-            if one.case.name == cases[0] and len(one.words) == 1:
-                by_word.setdefault(next(iter(one.words)), set()).add(trial.members[one.case.slot])
+            if one.case.name == case and len(one.by_place.get(place, ())) == 1:
+                by_word.setdefault(min(one.by_place[place]), set()).add(trial.members[one.case.slot])
         shares = [f"{word} from rank {listed(sorted(ranks))}" for word, ranks in sorted(by_word.items())]
-        return f"treats {_NAMES[kind]} by which rank holds it ({cases[0]}: {', '.join(shares)})"
+        return f"treats {_NAMES[kind]} by which rank holds it ({case}, at {place}: {', '.join(shares)})"
     if name == "depends_on_place":
-        cases = places_that_differ(told)
-        words = next(one.words for one in told if one.case.name == cases[0] and len(one.words) > 1)
-        return f"treats {_NAMES[kind]} differently from place to place or call to call ({cases[0]}: {' or '.join(sorted(words))})"
+        case = places_that_differ(told)[0]
+        words = sorted({w for one in told if one.case.name == case for w in one.words})
+        return f"treats {_NAMES[kind]} differently from place to place or call to call ({case}: {' or '.join(words)})"
     return ""
 
 
@@ -86,36 +92,34 @@ def _more(trial: Trial, kind: str, told: Sequence[Told], measure: Mapping[str, A
             else "which beside ordinary values they do not"
         )
         parts.append(f"{near['changed']} of {near['compared']} elements beside one round otherwise, {whether}")
-    if measure.get("receivers_disagree"):
-        parts.append(f"receivers disagree on {listed(measure['receivers_disagree'], 3)}")
     return parts
 
 
 def _payload_text(words: Mapping[str, Any]) -> str:
-    """``a quiet NaN: kept; a signalling NaN: quieted; of two: kept, of rank 0``."""
+    """``payloads: quiet NaN kept, signalling NaN quieted, of two NaNs kept, of the lower rank``."""
     texts = []
     for name in ("quiet NaN", "signalling NaN", "two NaNs"):
         if name in words:
-            told = (
-                words[name]
-                if isinstance(words[name], str)
-                else "by rank, " + ", ".join(dict.fromkeys(words[name].values()))
-            )
-            texts.append(f"{name} {told}")
-    return f"payloads: {', '.join(texts)}" if texts else ""
+            told = [words[name]] if isinstance(words[name], str) else list(words[name].values())
+            single = sorted({word for text in told for word in text.split(" or ")})
+            texts.append(f"{name} {' or '.join(single)}")
+    return f"payloads: {'; '.join(texts)}" if texts else ""
 
 
 def _way_back(told: Sequence[Told]) -> str:
-    seen = {word for one in told if one.case.name == "(max + max - max)" for word in one.words}
+    seen = {word for one in told if one.case.name in _BACK for word in one.words}
     if not seen:
         return ""
     if seen == {"right"}:
-        return "max + max - max is max in every order of ranks: partial sums have a wider range"
+        return "max + max - max is max wherever they stand, as it is where partial sums have a wider range"
     if "right" in seen:
         return "max + max - max is max or not by which rank holds what: partial sums overflow on the way"
-    return "max + max - max overflows on the way wherever it stands"
+    return "max + max - max overflows on the way wherever they stand"
 
 
 def _flushed_signs(told: Sequence[Told]) -> str:
-    negative = {word for one in told if one.case.name.startswith("-") for word in one.words} & {"+0", "-0"}
-    return f"a negative one becomes {' or '.join(sorted(negative))}" if negative else ""
+    negative = {word for one in told if one.case.name.startswith("-") for word in one.words} & {
+        "flushed to +0",
+        "flushed to -0",
+    }
+    return f"a negative one becomes {' or '.join(sorted(w[-2:] for w in negative))}" if negative else ""

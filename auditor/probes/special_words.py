@@ -7,7 +7,7 @@ maximum by half a gap is infinite. No collective promises any of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite
@@ -105,8 +105,9 @@ def payload_word(fmt: Format, codes: Sequence[int], code: int, ranks: Sequence[i
     ways = (("kept", 0, 0), ("quieted", quiet, 0), ("kept, sign changed", 0, fmt.sign_mask))
     for name, bit, flip in ways:
         mine = [rank for rank, c in held if (c | bit) ^ flip == code]
-        if mine and len(held) > 1 and len(mine) < len(held):
-            return f"{name}, of rank {mine[0]}"
+        if mine and len(mine) < len(held):
+            lower = "lower" if mine[0] == held[0][0] else "higher"
+            return f"{name}, of the {lower} rank" if len(held) == 2 else f"{name}, of rank {mine[0]}"
         if mine:
             return name
     return hexed(fmt, code)
@@ -125,7 +126,8 @@ def _infinity_word(fmt: Format, op: str, codes: list[int], code: int) -> str:
 
 
 def _zero_word(fmt: Format, op: str, codes: list[int], code: int) -> str:
-    del op, codes
+    if expected_code(fmt, op, codes) & fmt.magnitude_mask:
+        return ""  # min or max of x and -x
     return "+0" if code == 0 else "-0" if code == fmt.sign_mask else f"not zero: {hexed(fmt, code)}"
 
 
@@ -138,7 +140,7 @@ def _subnormal_word(fmt: Format, op: str, codes: list[int], code: int) -> str:
     least = 1 << fmt.mantissa_bits
     flushed = [c if c & fmt.magnitude_mask >= least else c & fmt.sign_mask for c in codes]
     if code & fmt.magnitude_mask == 0:
-        return "-0" if code else "+0"
+        return "flushed to -0" if code else "flushed to +0"
     if code == expected_code(fmt, op, flushed):
         return "input as zero"
     return f"another value: {hexed(fmt, code)}"
@@ -168,37 +170,64 @@ def _past(fmt: Format, codes: list[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One case with the words that it gave, over all places."""
+    """One case with the words that it gave at each place (count and shift), and whether receivers got different ones there."""
 
     case: Case
-    words: frozenset[str]
+    by_place: Mapping[str, frozenset[str]]
+    disagree: bool = False
+
+    @property
+    def words(self) -> frozenset[str]:
+        return frozenset().union(*self.by_place.values())
+
+
+def coarse(word: str) -> str:
+    """The word without what does not make two outcomes different: the sign of a zero that a subnormal became."""
+    return "flushed" if word.startswith("flushed") else word
 
 
 def settled(told: Sequence[Told]) -> list[Told]:
     """The cases whose outcome neither a rounding nor the order of additions decides."""
-    return [one for one in told if not any(part in one.case.name for part in ("ulp/2", "max + max - max"))]
+    return [
+        one
+        for one in told
+        if not any(part in one.case.name for part in ("ulp/2", "max + max - max", "max - max + max"))
+    ]
 
 
-def slots_that_differ(told: Sequence[Told]) -> list[str]:
-    """Names of settled cases that give other words at other slots."""
-    by_name: dict[str, set[frozenset[str]]] = {}
+def receivers_that_differ(told: Sequence[Told]) -> list[str]:
+    """Names of settled cases of which receivers of one call got different outcomes."""
+    return list(dict.fromkeys(one.case.name for one in settled(told) if one.disagree))
+
+
+def slots_that_differ(told: Sequence[Told]) -> dict[str, str]:
+    """Settled cases that give other words at other slots in calls of one place: name -> that place."""
+    seen: dict[tuple[str, str], set[str]] = {}
     for one in settled(told):
-        by_name.setdefault(one.case.name, set()).add(one.words)
-    return [name for name, seen in by_name.items() if len(seen) > 1]
+        for place, words in one.by_place.items():
+            if len(words) == 1:
+                seen.setdefault((one.case.name, place), set()).add(coarse(*words))
+    found: dict[str, str] = {}
+    for (name, place), words in seen.items():
+        if len(words) > 1:
+            found.setdefault(name, place)
+    return found
 
 
 def places_that_differ(told: Sequence[Told]) -> list[str]:
     """Names of settled cases that give several words at one slot."""
-    return list(dict.fromkeys(one.case.name for one in settled(told) if len(one.words) > 1))
+    return list(dict.fromkeys(o.case.name for o in settled(told) if len({coarse(w) for w in o.words}) > 1))
 
 
 def behaviour(op: str, kind: str, told: Sequence[Told]) -> str:
     """The one word of a kind."""
-    if any(len(one.words) == 1 for one in told) and slots_that_differ([one for one in told if len(one.words) == 1]):
+    if receivers_that_differ(told):
+        return "depends_on_receiver"
+    if slots_that_differ(told):
         return "depends_on_rank"
     if places_that_differ(told):
         return "depends_on_place"
-    flat = {one.case.name: next(iter(one.words)) for one in settled(told)}
+    flat = {one.case.name: coarse(min(one.words)) for one in settled(told)}
     return {
         "nan": _nan,
         "infinity": _infinity,
@@ -213,7 +242,9 @@ def _nan(op: str, flat: dict[str, str]) -> str:
     seen = {w for name, w in flat.items() if name != "NaN in every rank"}
     if seen == {"NaN"} or not seen:
         return "propagates" if set(flat.values()) == {"NaN"} else "lost"
-    return {frozenset({"ignored"}): "ignored", frozenset({"lost"}): "lost"}.get(frozenset(seen), "mixed")
+    if seen == {"ignored"}:
+        return "ignored"
+    return "lost" if seen <= {"lost", "ignored"} else "mixed"
 
 
 def _infinity(op: str, flat: dict[str, str]) -> str:
@@ -241,12 +272,13 @@ def _zero(op: str, flat: dict[str, str]) -> str:
 
 
 def _subnormal(op: str, flat: dict[str, str]) -> str:
-    del op
-    seen = {name.lstrip("-"): w for name, w in flat.items() if w}
+    seen = {name.lstrip("-"): w for name, w in flat.items()}
     if set(seen.values()) <= {"kept"}:
         return "none"
     if any(w.startswith("another") for w in seen.values()):
         return "mixed"
+    if op in ("min", "max"):
+        return "flushed"
     read = {seen.get(name, "kept") for name in ("(largest + least)",)}  # subnormal in, normal out
     written = {seen.get(name, "kept") for name in ("(1.5 normal - normal)",)}  # normal in, subnormal out
     ins, outs = read != {"kept"}, written != {"kept"}
