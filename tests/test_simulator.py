@@ -503,6 +503,26 @@ def test_stochastic_rounding_is_fair_and_its_generator_is_what_was_asked():
     assert not np.array_equal(call.call(terms, BF16)[0], call.call(terms, BF16)[0])
 
 
+def test_noise_by_address_and_by_value():
+    n = 1 << 12
+    one = [np.full(n, BF16.power_of_two(0), np.uint16), np.full(n, 0x3B40, np.uint16)]  # equal sums everywhere
+    address = Bench(final="stochastic", generator="address")
+    plain, moved = address.call(one, BF16)[0], address.call(one, BF16, shift=1)[0]
+    assert np.array_equal(plain[1:], moved[:-1])
+    assert not np.array_equal(plain, moved)
+    assert len(np.unique(Bench(final="stochastic", generator="value").call(one, BF16)[0])) == 1
+    terms = random_codes(BF16, 1, n), random_codes(BF16, 2, n)
+    mixed = np.random.default_rng(0).permutation(n)
+    value = Bench(final="stochastic", generator="value")
+    straight = value.call(terms, BF16)[0]
+    assert np.array_equal(straight[mixed], value.call([t[mixed] for t in terms], BF16, shift=3)[0])
+    other = Bench(final="stochastic", generator="value", seed=1).call(terms, BF16)[0]
+    assert 0.05 < (straight != other).mean() < 0.5
+    up = straight.astype(int) - Bench(final="toward_zero", hop="ties_to_even").call(terms, BF16)[0]
+    fair = split(BF16, exact_sums(BF16, terms)).rem.astype(float).mean() / 2**64
+    assert abs(up.mean() - fair) < 0.04
+
+
 @pytest.mark.parametrize(
     ("sixteenths", "form", "share"),
     [

@@ -91,8 +91,14 @@ def judge(view: ArmView, trials: list[Trial]) -> Finding:
         return found.inconclusive(reason)
     found.toggles = {name: ladder.toggled(found.first["dense"], found.first[name], name) for name in ("one", "odd")}
     found.measure |= _influence(found.toggles)
-    if modes := ladder.modes_left(found.data(*LIKE_DATA)):
+    readings = [*found.data(*LIKE_DATA), *(b for a, b in found.again if b is not a)]
+    wrong = ladder.against_modes(readings)
+    if modes := [mode for mode, n in wrong.items() if not n]:
         return _by_mode(found, modes)
+    mode = min(wrong, key=lambda name: wrong[name])
+    elements = sum(len(one.seen) for one in readings)
+    if wrong[mode] < ladder.ODD_SHARE * elements:
+        return found.inconclusive(f"{wrong[mode]:,} of {elements:,} sums go otherwise than {mode}, too few for a rule")
     if (flips := _flips(found))[0]:
         return _by_call(found, flips)
     found.measure["repeat_changes"] = list(flips)

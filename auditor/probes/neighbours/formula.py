@@ -72,12 +72,14 @@ def predict(formula: Formula, seen: Seen, place: int | None = None) -> tuple[Mas
     n, g = len(seen), formula.group
     at = np.arange(n) + (seen.place if place is None else place)
     q, base = at % g, np.arange(n) - at % g
-    noise = np.zeros(n, np.uint64)
+    noise, full = np.zeros(n, np.uint64), np.zeros(n, np.bool_)
     for (relation, which), weight in formula.weights.items():
         other = base + ((q + relation) % g if formula.pairing == "cyclic" else q ^ relation)
         bits = seen.feature(which)[np.clip(other, 0, n - 1)]
-        noise += np.where(bits, np.uint64(weight), np.uint64(0))
-    return up_of(formula, seen.split, noise), (base >= 0) & (base + g <= n)
+        added = np.where(bits, np.uint64(weight), np.uint64(0))
+        noise += added
+        full |= noise < added  # noise of 1 or more
+    return up_of(formula, seen.split, noise) | (full & seen.inexact), (base >= 0) & (base + g <= n)
 
 
 def up_of(formula: Formula, split: Split, noise: U64) -> Mask:

@@ -19,6 +19,7 @@ from auditor.probes.expected import blocks, is_faithful
 from auditor.probes.neighbours.formula import Mask, Seen, seen_from
 from auditor.probes.statistics import clopper_pearson
 
+ODD_SHARE = 1e-3  # of the sums go otherwise than a mode says: so few are a defect, not a rule
 GENERATOR_SHARE = 0.01  # of the inexact sums change between identical calls: less is a defect, not a generator
 
 
@@ -65,12 +66,11 @@ def _joined(kind: type[Any], parts: Sequence[Any]) -> Any:
     return parts[0] if len(parts) == 1 else kind(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names})
 
 
-def modes_left(readings: Sequence[Reading]) -> list[str]:
-    """Modes that every element of every reading follows."""
-    left = list(MODES)
-    for one in readings:
-        left = [mode for mode in left if bool((up_by_mode(mode, one.seen.split) == one.seen.up).all())]
-    return left
+def against_modes(readings: Sequence[Reading]) -> dict[str, int]:
+    """Over all readings, the elements that each mode would have given otherwise."""
+    return {
+        mode: sum(int((up_by_mode(mode, one.seen.split) != one.seen.up).sum()) for one in readings) for mode in MODES
+    }
 
 
 # ------------------------------------------------------------------------------------------------------------- influence

@@ -83,11 +83,13 @@ def _agreement(formula: Formula, seen: Seen, place: int | None = None) -> tuple[
 
 def _groups_by(formula: Formula, seen: Seen) -> str:
     """Where groups begin when the range begins one element after an aligned address."""
-    by_address, by_index = _agreement(formula, seen), _agreement(formula, seen, 0)
-    for name, (k, n) in (("address", by_address), ("index", by_index)):
-        if n and k >= GOOD * n and by_address[0] != by_index[0]:
-            return name
-    return "neither" if by_address[0] != by_index[0] else "either"
+    wrong = {}
+    for name, place in (("address", None), ("index", 0)):
+        k, n = _agreement(formula, seen, place)
+        wrong[name] = n - k
+    best = min(wrong, key=lambda name: wrong[name])
+    other = max(wrong.values())
+    return best if wrong[best] * 4 < other else "neither" if other else "either"
 
 
 def _rivals(fmt: Format, learned: Learned, data: list[Seen]) -> dict[str, tuple[int, int]]:
@@ -163,7 +165,8 @@ def claim(learned: Learned, fmt: Format, mantissa_bits: int, toggles: Mapping[st
     low, high = clopper_pearson(k, n)
     held = f"{_percent(k / n)} of {n:,} held-out inexact sums agree (95 %: {_percent(low)} to {_percent(high)})"
     if not learned.good:
-        best = f"the best formula, {text(learned.formula, mantissa_bits)}, is not the whole rule: {held}"
+        rest = "the rule is not additive in these bits, or reads others"
+        best = f"the best formula, {text(learned.formula, mantissa_bits)}, is not the whole of it ({rest}): {held}"
         return f"{rate}; {best}."
     size = learned.formula.group * fmt.itemsize
     return f"{text(learned.formula, mantissa_bits)}, in aligned groups of {size} bytes; {held}."

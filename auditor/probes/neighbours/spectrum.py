@@ -118,7 +118,9 @@ def _brackets(
 
 def _weight(bracket: tuple[int, int], rest: int, depth: int) -> int:
     """The power of two within the bracket, less what goes up anyway; the middle where there is none."""
-    low, high = bracket[0] - rest, bracket[1] - rest
+    # An offset is half a unit of noise (SRF) or looks so (SRC, which takes the tie beside the last bit down): no bit weighs
+    # less than a unit.
+    low, high = max(bracket[0] - rest, 2 * rest), bracket[1] - rest
     k = max(low - 1, 0).bit_length()  # 2**k is the least power that is not below ``low``
     if 1 << k <= high:
         return 1 << (k + 64 - depth)
