@@ -26,6 +26,7 @@ from auditor.probes.common import (
     verdict_for_value,
     where,
 )
+from auditor.probes.dose import described, uncovered
 from auditor.probes.expected import blocks, nearest_code
 from auditor.probes.faithful import faithful
 from auditor.probes.mode import (
@@ -130,6 +131,7 @@ def _mode(view: ArmView, main: Look, others: Sequence[Look]) -> Finding:
     rows, total = _not_nearest(view, main)
     measure = {**_counts(main, name, consistent), **_shares(main), "evidence_total": total}
     measure["narrowed_by"] = [f.trial.trial_id for f in narrowing]
+    measure |= described(view, main, [main, *narrowing])
     if fit is not None:
         measure["stochastic"] = {"form": fit.form, "noise_bits": fit.bits}
     return finding(
@@ -141,7 +143,7 @@ def _mode(view: ArmView, main: Look, others: Sequence[Look]) -> Finding:
         trials=[main.trial],
         measure=measure,
         evidence=rows,
-        limits=_mode_limits(main, name),
+        limits=_mode_limits(main, name, measure["coverage"]),
     )
 
 
@@ -217,7 +219,7 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.2f} %" if 0 < part < whole else "all" if part else "none"
 
 
-def _mode_limits(main: Look, name: str) -> str:
+def _mode_limits(main: Look, name: str, covered: dict[str, Any]) -> str:
     texts = [
         "Counts come from one trial, its first receiving rank and first usable repeat; other trials only narrow the modes."
     ]
@@ -229,6 +231,7 @@ def _mode_limits(main: Look, name: str) -> str:
         )
     if name == "undetermined":
         texts.append("More data, or larger counts, would narrow it.")
+    texts.append(uncovered(covered))
     return " ".join(texts)
 
 
