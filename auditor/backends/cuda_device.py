@@ -101,7 +101,11 @@ class Lanes:
             device = cupy.cuda.Device(number)
             with device:
                 stream = cupy.cuda.Stream(non_blocking=True)
-                self._lanes[rank] = Lane(rank, device, stream, cupy.cuda.Event(), cupy.cuda.Event())
+                lane = Lane(rank, device, stream, cupy.cuda.Event(), cupy.cuda.Event())
+                for event in (lane.begin, lane.end):  # an event that was never recorded has no time: CUDA refuses to ask it
+                    event.record(stream)
+                cupy.cuda.runtime.deviceSynchronize()
+                self._lanes[rank] = lane
 
     def __getitem__(self, rank: int) -> Lane:
         return self._lanes[rank]
@@ -166,8 +170,11 @@ class Lanes:
 
     def seconds(self, ranks: Iterable[int]) -> float:
         """Device time between begin and end, the longest of these ranks."""
-        elapsed = self.cupy.cuda.get_elapsed_time
-        return max((elapsed(self._lanes[rank].begin, self._lanes[rank].end) * 1e-3 for rank in ranks), default=0.0)
+        return max((self._elapsed(self._lanes[rank]) for rank in ranks), default=0.0)
+
+    def _elapsed(self, lane: Lane) -> float:
+        with lane.device, self.speaking("the time of the call"):
+            return float(self.cupy.cuda.get_elapsed_time(lane.begin, lane.end)) * 1e-3
 
     @contextlib.contextmanager
     def speaking(self, what: str) -> Iterator[None]:
