@@ -167,7 +167,7 @@ def _fit(view: ArmView, trial: Trial) -> Fit | None:
     keep &= _usual(fmt, terms, n)
     at = np.flatnonzero(keep)
     terms, output = [term[at] for term in terms], output[at]
-    fit = Fit(trial, seen, n, _divisor(fmt, terms, output, n), elements=len(at))
+    fit = Fit(trial, seen, n, _divisor(trial, terms, output), elements=len(at))
     if not len(at):
         return fit
     exact = over(exact_sums(fmt, terms), fit.divisor)
@@ -232,16 +232,21 @@ def _usual(fmt: Format, terms: Sequence[Codes], n: int) -> Any:
     return (np.abs(values) >= 2 * n * least) & (scaled >= least)
 
 
-def _divisor(fmt: Format, terms: Sequence[Codes], output: Codes, n: int) -> int:
-    """By what the sums were divided: the median ratio, where it is near a whole number; else n."""
-    with np.errstate(all="ignore"):
-        ratios = (to_float64(fmt, terms[0]) + to_float64(fmt, terms[1])) / to_float64(fmt, output)
-    ratios = ratios[np.isfinite(ratios)]
-    if not len(ratios):
+def _divisor(trial: Trial, terms: Sequence[Codes], output: Codes) -> int:
+    """By what the sums were divided: all sums over all averages, roundings cancelling; n where that is no other whole number."""
+    fmt, n = trial.call.fmt, len(trial.members)
+    sums, found = np.abs(to_float64(fmt, terms[0]) + to_float64(fmt, terms[1])), np.abs(to_float64(fmt, output))
+    usable = np.isfinite(found) & (found > 0)
+    if not usable.any():
         return n
+    ratios = sums[usable] / found[usable]
     middle = float(np.median(ratios))
-    near = max(1, round(middle))
-    return near if abs(middle - near) <= 0.03 * near and abs(middle - n) > 0.03 * n else n
+    near = np.abs(ratios - middle) <= 2.0 ** (2 - fmt.precision) * middle
+    estimate = float(sums[usable][near].sum() / found[usable][near].sum())
+    # Of large numbers only the likely ones can be told: the roundings do not cancel wholly.
+    likely = [k for k in (trial.call.count, trial.send_count) if abs(estimate - k) <= 0.003 * k]
+    whole = likely[0] if likely else min(max(1, round(estimate)), (1 << 31) - 1)
+    return whole if abs(estimate - whole) <= 0.02 * whole and abs(estimate - n) > 0.02 * n else n
 
 
 def _eliminate(fit: Fit, fmt: Format, terms: Sequence[Codes], output: Codes) -> None:
