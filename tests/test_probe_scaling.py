@@ -20,6 +20,7 @@ from auditor.numerics.formats import FORMATS, Format
 from auditor.numerics.rounding import round_reference
 from auditor.probes import averages, coverage, scaling
 from auditor.probes.averages import Model
+from auditor.probes.values import to_float64
 
 CHOICES = ("divide_after", "multiply_after", "multiply_before")
 
@@ -298,7 +299,7 @@ def test_sums_of_average_ties_are_exact_in_binary32_in_every_order() -> None:
     for name, wide in (("bfloat16", "binary32"), ("binary16", "binary32"), ("binary32", "binary64")):
         fmt, accumulator = FORMATS[name], np.float32 if wide == "binary32" else np.float64
         terms = [inputs.generate(Family("average_ties"), fmt, 2, 3, rank, 0, 500) for rank in range(3)]
-        values = [scaling.to_float64(fmt, term) for term in terms]
+        values = [to_float64(fmt, term) for term in terms]
         for a, b, c in ((0, 1, 2), (0, 2, 1), (1, 2, 0)):
             got = (values[a].astype(accumulator) + values[b].astype(accumulator)) + values[c].astype(accumulator)
             want = [sum((Fraction(float(v[k])) for v in values), Fraction(0)) for k in range(500)]
