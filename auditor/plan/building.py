@@ -7,6 +7,7 @@ that somebody forbade: each becomes a Waiver, so that an absence is a result (DE
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -163,7 +164,9 @@ def _trials(scope: Scope, chosen: Mapping[str, PlanOf], limits: _Limits, waivers
     for name, plan_of in chosen.items():
         wanted = list(plan_of(scope))
         if not wanted and any(True for _ in scope.points()):
-            waivers.add(f"the probe {name} has nothing to try at these ranks, counts and operations", {"probe": name})
+            needs = getattr(sys.modules.get(plan_of.__module__), "NEEDS", "")
+            why_not = f"it needs {needs}" if needs else "at these ranks, counts and operations"
+            waivers.add(f"the probe {name} has nothing to try: {why_not}", {"probe": name})
         for trial, repeats in wanted:
             why = scope.excluded(trial) or limits.against(trial, scope.capabilities) or _refused(trial)
             if why is not None:

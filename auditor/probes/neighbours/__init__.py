@@ -17,6 +17,7 @@ from auditor.probes.neighbours.claims import judge
 
 NAME = "neighbours"
 KINDS = ("neighbour_dependence",)
+NEEDS = f"a sum over two ranks or more and a count of at least {design.LEAST_COUNT:,} in the sweep"
 
 
 def plan(scope: Scope) -> Iterator[tuple[Trial, int]]:

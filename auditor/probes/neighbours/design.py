@@ -25,6 +25,8 @@ NATURAL = (Family("smooth"), Family("wide"))
 def wanted(scope: Scope) -> Iterator[tuple[Trial, int]]:
     """At most 16 trials of the cell that is looked at in full, 5 of another."""
     full: set[str] = set()
+    if max(scope.sweep.count) < LEAST_COUNT:
+        return
     for call in _calls(scope):
         count = _count(scope, call, light=call.format in full or call.fmt.bits != FULL_BITS)
         base = Trial(
@@ -35,9 +37,6 @@ def wanted(scope: Scope) -> Iterator[tuple[Trial, int]]:
             active="all" if len(call.members(scope.arm.ranks)) == 2 else "0,1",
         )
         if scope.excluded(base) is not None or not _takes(base):
-            continue
-        if max(scope.sweep.count) < LEAST_COUNT:
-            yield base, 1  # so that the finding can say why there is none
             continue
         whole = call.fmt.bits == FULL_BITS and call.format not in full
         full.add(call.format)
