@@ -264,7 +264,9 @@ class Watch:
         first_only = [(rank, status) for rank, status in bad if -status in CRASH_SIGNALS] or bad[:1]
         said = ending.last_words(2)
         tail = f"; it said: {said}" if said else ""
-        return [(max(rank, 0), "crash", f"{_died(status)} {self._where(rank, marks)}{tail}") for rank, status in first_only]
+        return [
+            (max(rank, 0), "crash", f"{_died(status)} {self._where(rank, marks)}{tail}") for rank, status in first_only
+        ]
 
     def _left(self, rank: int, marks: dict[int, Mark]) -> bool:
         return rank in marks and marks[rank].state != "D"

@@ -1,4 +1,4 @@
-"""The whole way, with backends from outside the package: each fault is named by its kind, and by no wrong FAIL (issue's Must show)."""
+"""The whole way, with backends from outside the package: each fault is named by its kind, and by no wrong FAIL."""
 
 from __future__ import annotations
 

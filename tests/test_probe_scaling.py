@@ -181,9 +181,9 @@ def test_equal_inputs_are_a_fixed_point_or_not() -> None:
 
 
 def test_overflow_before_dividing() -> None:
-    assert one(view_of(Mean, rank_n=3)).measure["overflows_before_dividing"]
-    assert not one(view_of(MultipliesBefore, rank_n=3)).measure["overflows_before_dividing"]
-    assert not one(view_of(Mean, rank_n=3, format=("binary16",))).measure["overflows_before_dividing"]
+    assert one(view_of(Mean, rank_n=3)).measure["overflows_near_maximum"]
+    assert not one(view_of(MultipliesBefore, rank_n=3)).measure["overflows_near_maximum"]
+    assert not one(view_of(Mean, rank_n=3, format=("binary16",))).measure["overflows_near_maximum"]
 
 
 # --------------------------------------------------------------------------------------------------------------- expect

@@ -102,7 +102,7 @@ class Lanes:
             with device:
                 stream = cupy.cuda.Stream(non_blocking=True)
                 lane = Lane(rank, device, stream, cupy.cuda.Event(), cupy.cuda.Event())
-                for event in (lane.begin, lane.end):  # an event that was never recorded has no time: CUDA refuses to ask it
+                for event in (lane.begin, lane.end):  # CUDA refuses the time of an event never recorded
                     event.record(stream)
                 cupy.cuda.runtime.deviceSynchronize()
                 self._lanes[rank] = lane

@@ -156,7 +156,7 @@ def _measure(
         "nearest_model": {str(f.n): {**f.best.to_json(), "agreeing": f.agreeing} for f in fits if f.best is not None},
         "equal_inputs": mid,
         "equal_inputs_near_maximum": top,
-        "overflows_before_dividing": bool(lost) if top else None,
+        "overflows_near_maximum": bool(lost) if top else None,
     }
 
 
@@ -175,8 +175,8 @@ def _claim(
             what = names.get(fit.divisor, "")
             parts.append(f"it divides by {fit.divisor}{f' ({what})' if what else ''} where {fit.n} ranks send")
     parts += [_equal_text(measure["equal_inputs"])]
-    if measure["overflows_before_dividing"]:
-        parts.append("sums overflow before they are divided")
+    if measure["overflows_near_maximum"]:
+        parts.append("averages of equal values near the maximum overflow")
     return f"{where(trials)} {'; '.join(part for part in parts if part)}."
 
 

@@ -91,11 +91,11 @@ def _near(fmt: Format, codes: Sequence[int], code: int, over: int = 1) -> bool:
     """Whether the code is the sum (over ``over``) but for a rounding, of whatever mode, at each addition."""
     parts, got = [value(fmt, c) for c in codes], value(fmt, code)
     if not all(isfinite(part) for part in parts):
-        return got == sum(parts)
+        return bool(got == sum(parts))
     if not isfinite(got):
         return False
-    want = sum(map(Fraction, parts)) / over
-    return abs(got - want) <= abs(want) * (len(codes) + 1) / 2 ** (fmt.precision - 1)
+    want: Fraction = sum(map(Fraction, parts), Fraction(0)) / over
+    return bool(abs(Fraction(got) - want) <= abs(want) * (len(codes) + 1) / 2 ** (fmt.precision - 1))
 
 
 def payload_word(fmt: Format, codes: Sequence[int], code: int, ranks: Sequence[int]) -> str:
@@ -208,8 +208,8 @@ def slots_that_differ(told: Sequence[Told]) -> dict[str, str]:
             if len(words) == 1:
                 seen.setdefault((one.case.name, place), set()).add(coarse(*words))
     found: dict[str, str] = {}
-    for (name, place), words in seen.items():
-        if len(words) > 1:
+    for (name, place), several in seen.items():
+        if len(several) > 1:
             found.setdefault(name, place)
     return found
 
