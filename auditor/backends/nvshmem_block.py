@@ -18,7 +18,7 @@ from auditor.backends.cuda_device import Lane, first_line, installed_version
 from auditor.errors import BackendError, Unavailable
 
 SOURCE = Path(__file__).with_name("nvshmem_block.cu")
-THREADS = 512  # of the one block
+THREADS = 256  # of the one block: so many fit whatever registers a thread takes (65,536 a multiprocessor, 255 a thread)
 BUILDERS = (
     *("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-nvjitlink"),
     *("nvidia-cuda-nvrtc-cu12", "nvidia-nvjitlink-cu12"),
