@@ -307,7 +307,7 @@ def test_block_scope_launches_one_block(toolchain, bindings):
     backend = Nvshmem(world(), {"scope": "block"})
     placed = windows(backend)
     backend.run(SUM, *placed)
-    assert toolchain.launched == [b"built", ("bfloat16_sum_reduce", (1, 1, 1), (512, 1, 1), (0, 5))]
+    assert toolchain.launched == [b"built", ("bfloat16_sum_reduce", (1, 1, 1), (256, 1, 1), (0, 5))]
     with pytest.raises(Unsupported, match="max of bfloat16 at block scope"):
         backend.run(Call(collective="all_reduce", op="max", format="bfloat16", count=5), *placed)
     backend.close()
