@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from auditor import probes
 from auditor.analysis import recorded, reproduce
 from auditor.analysis.files import SCHEMA, plain
@@ -70,8 +72,9 @@ def _arm(view: recorded.RecordedArm, chosen: Mapping[str, probes.Probe]) -> tupl
         if name not in asked:
             continue
         try:
-            for one in probe.analyze(view):
-                found.append(one)  # what came before an error is kept
+            with np.errstate(all="ignore"):  # infinities and NaN are data here, not accidents
+                for one in probe.analyze(view):
+                    found.append(one)  # what came before an error is kept
         except Exception as error:  # another probe's findings stay good
             found.append(_failed(view, name, probe.KINDS[0], error))
             failed = True
