@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from auditor.backends.base import LocalControl
 from auditor.errors import AuditError, Unavailable
 
 RECORD = 96  # bytes of a progress record, rewritten in place
@@ -104,19 +105,6 @@ def read_mark(path: Path) -> Mark | None:
     except (FileNotFoundError, ValueError):
         return None
     return Mark(letter.decode(), float(since), trial.decode(), int(repeat), int(calls))
-
-
-class LocalControl:
-    """Control of an arm whose one process drives every rank."""
-
-    def broadcast(self, data: bytes, root: int = 0) -> bytes:  # noqa: ARG002  the one process is every root
-        return data
-
-    def all_gather(self, data: bytes) -> list[bytes]:
-        return [data]
-
-    def barrier(self) -> None:
-        return None
 
 
 def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:

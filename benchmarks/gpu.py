@@ -208,16 +208,6 @@ class Bench:
         yield Row("bytes", "background scanned", nbytes / taken / 1e12, "TB/s")
 
 
-class _Alone:
-    def broadcast(self, data: bytes, root: int = 0) -> bytes:  # noqa: ARG002  the one process is every root
-        return data
-
-    def all_gather(self, data: bytes) -> list[bytes]:
-        return [data]
-
-    def barrier(self) -> None: ...
-
-
 def checked(times: int) -> Iterator[Row]:
     """One checked bfloat16 AllReduce of all GPUs, by size."""
     from auditor.backends.nccl import Nccl
@@ -227,7 +217,9 @@ def checked(times: int) -> Iterator[Row]:
     if ranks < 2:
         yield Row("checked AllReduce", "bfloat16", None, "ms", note="not run: one GPU")
         return
-    world = World(rank_n=ranks, local_ranks=tuple(range(ranks)), control=_Alone())
+    from auditor.backends.base import LocalControl
+
+    world = World(rank_n=ranks, local_ranks=tuple(range(ranks)), control=LocalControl())
     backend = Nccl(world, {})
     try:
         send, recv = backend.allocate(max(CHECKED)), backend.allocate(max(CHECKED))

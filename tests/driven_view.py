@@ -6,22 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from auditor.backends.base import LocalControl
 from auditor.config import ArmSpec, Scope, Sweep
 from auditor.harness import Harness, Job
 from auditor.model import Codes, Finding, Observation, Planned, Trial, World
 from auditor.probes import Probe
-
-
-class _Alone:
-    """A control channel of one process."""
-
-    def broadcast(self, data: bytes, root: int = 0) -> bytes:
-        return data
-
-    def all_gather(self, data: bytes) -> list[bytes]:
-        return [data]
-
-    def barrier(self) -> None: ...
 
 
 class _Memory:
@@ -84,7 +73,7 @@ def drive(
     jobs = [Job([p for p in planned if p not in fresh])]
     jobs += [Job(fresh, fresh_repeat=repeat) for repeat in range(3) if fresh]
     for job in jobs:
-        world = World(rank_n=rank_n, local_ranks=tuple(range(rank_n)), control=_Alone())
+        world = World(rank_n=rank_n, local_ranks=tuple(range(rank_n)), control=LocalControl())
         subject = backend(world, options)
         Harness(subject, world, offer, replace(job), memory, memory).run()
         subject.close()

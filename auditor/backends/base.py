@@ -52,3 +52,16 @@ class OptionalVerbs(Protocol):
     def enqueue(self, call: Call, send: Mapping[int, Window], recv: Mapping[int, Window]) -> None: ...  # "queue"
     def wait(self) -> None: ...  # "queue"
     def last_seconds(self) -> float: ...  # "timing": the subject's own clock for the last call
+
+
+class LocalControl:
+    """``model.Control`` of a world whose one process drives every rank."""
+
+    def broadcast(self, data: bytes, root: int = 0) -> bytes:  # noqa: ARG002  the one process is every root
+        return data
+
+    def all_gather(self, data: bytes) -> list[bytes]:
+        return [data]
+
+    def barrier(self) -> None:
+        return None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from auditor.backends.base import LocalControl
 from auditor.errors import ConfigError
 from auditor.model import Bytes, Call, Capabilities, Codes, Window, World
 from auditor.numerics.formats import FORMATS, Format
@@ -31,19 +32,6 @@ SUMS = (
     (COUNT_MAX, 0, 0, True),
 )
 OTHERS = ((5, 0, 1, False), (5, 1, 1, True))
-
-
-class _Alone:
-    """Control of a world whose one process drives every rank."""
-
-    def broadcast(self, data: bytes, root: int = 0) -> bytes:  # noqa: ARG002  the one process is every root
-        return data
-
-    def all_gather(self, data: bytes) -> list[bytes]:
-        return [data]
-
-    def barrier(self) -> None:
-        return None
 
 
 @dataclass
@@ -176,7 +164,7 @@ def one_process_world(cls: type[Any], ranks: int) -> World:
             f"{cls.__name__} drives one rank a process: start the kit under a launcher and give check_backend the world "
             "of each process"
         )
-    return World(rank_n=ranks, local_ranks=tuple(range(ranks)), control=_Alone())
+    return World(rank_n=ranks, local_ranks=tuple(range(ranks)), control=LocalControl())
 
 
 def cases(capabilities: Capabilities, rank_n: int, group: tuple[int, ...] | None) -> Iterator[Case]:

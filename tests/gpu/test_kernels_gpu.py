@@ -15,6 +15,7 @@ import pytest
 from kernel_cases import CASES, SENDERS, STARTS, Device, corrupt, named
 
 from auditor import inputs, kernels
+from auditor.backends.base import LocalControl
 from auditor.errors import Unavailable
 from auditor.inputs.programs import program, sender
 from auditor.kernels import cuda
@@ -193,7 +194,7 @@ def test_the_harness_on_device_arenas() -> None:
     ]
     for spoil in (0, 2):
         rows, subject = _Rows(), _Copies(spoil)
-        world = World(rank_n=1, local_ranks=(0,), control=_Alone())
+        world = World(rank_n=1, local_ranks=(0,), control=LocalControl())
         planned = [Planned(trial=trial, repeats=3, probes=("test",)) for trial in trials]
         Harness(subject, world, _Copies.capabilities, Job(planned), rows, rows).run()
         assert len(rows.found) == 9
@@ -203,16 +204,6 @@ def test_the_harness_on_device_arenas() -> None:
             assert np.array_equal(output, inputs.send_codes(trial, row.repeat, 0, 0, call.count))
             assert row.outside_total == (spoil if row.repeat % 2 == 0 else 0)  # inverted twice, it is as it was
         assert len({row.digest for _, row, _ in rows.found}) == 1
-
-
-class _Alone:
-    def broadcast(self, data: bytes, root: int = 0) -> bytes:
-        return data
-
-    def all_gather(self, data: bytes) -> list[bytes]:
-        return [data]
-
-    def barrier(self) -> None: ...
 
 
 class _Rows:
