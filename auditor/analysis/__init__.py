@@ -1,7 +1,17 @@
 """Recorded run -> findings.json. Pure: no subject, no network, years later (DESIGN §3)."""
 
-from auditor.analysis.files import SCHEMA, read_findings, write_findings
+from auditor.analysis.files import SCHEMA, plain, read_findings, write_findings, write_whole
 from auditor.analysis.findings import RecordedRun, analyze, exit_code
 from auditor.analysis.reproduce import command
 
-__all__ = ["SCHEMA", "RecordedRun", "analyze", "command", "exit_code", "read_findings", "write_findings"]
+__all__ = [
+    "SCHEMA",
+    "RecordedRun",
+    "analyze",
+    "command",
+    "exit_code",
+    "plain",
+    "read_findings",
+    "write_findings",
+    "write_whole",
+]

@@ -30,17 +30,21 @@ def plain(value: Any) -> Any:
     return value
 
 
-def write_findings(run_dir: Path, content: Mapping[str, Any]) -> Path:
-    """Write ``findings.json`` whole or not at all; returns its path. Raises EvidenceError where it cannot be written."""
-    path = Path(run_dir) / NAME
-    beside = path.with_name(f".{NAME}.{os.getpid()}.tmp")
+def write_whole(path: Path, text: str) -> Path:
+    """Write a text file whole or not at all; returns its path. Raises EvidenceError where it cannot be written."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        beside.write_text(json.dumps(plain(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        beside.write_text(text, encoding="utf-8")
         os.replace(beside, path)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise EvidenceError(f"{path}: cannot be written: {error.strerror}") from error
     return path
+
+
+def write_findings(run_dir: Path, content: Mapping[str, Any]) -> Path:
+    """Write ``findings.json`` whole or not at all; returns its path. Raises EvidenceError where it cannot be written."""
+    return write_whole(Path(run_dir) / NAME, json.dumps(plain(content), indent=1, allow_nan=False) + "\n")
 
 
 def read_findings(run_dir: Path) -> dict[str, Any]:

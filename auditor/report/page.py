@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -14,8 +13,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from auditor import __version__
-from auditor.analysis import read_findings
-from auditor.errors import EvidenceError
+from auditor.analysis import read_findings, write_whole
 from auditor.model import Trial, Verdict
 from auditor.probes import PROBES
 from auditor.report import figures, grid
@@ -53,19 +51,11 @@ def write(run_dir: Path) -> Path:
     content = read_findings(run_dir)
     with RunReader(run_dir) as reader:
         context = gather(run_dir, content, reader)
-    path = run_dir / NAME
-    beside = path.with_name(f".{NAME}.{os.getpid()}.tmp")
-    try:
-        beside.write_text(render(context), encoding="utf-8")
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise EvidenceError(f"{path}: cannot be written: {error.strerror}") from error
-    return path
+    return write_whole(run_dir / NAME, render(context))
 
 
-def render(context: Mapping[str, Any]) -> str:
-    """The template filled in. Everything is escaped; only drawings made by ``svg`` are marked as safe there."""
+def render(context: Mapping[str, Any], template: str = "report.html.j2") -> str:
+    """A template filled in. Everything is escaped; only drawings made by ``svg`` are marked as safe there."""
     folder = files("auditor.report") / "templates"
     environment = jinja2.Environment(
         autoescape=True,
@@ -76,7 +66,7 @@ def render(context: Mapping[str, Any]) -> str:
         loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
     )
     environment.filters["ticks"] = ticks
-    return environment.get_template("report.html.j2").render(context)
+    return environment.get_template(template).render(context)
 
 
 def ticks(text: str) -> Markup:
