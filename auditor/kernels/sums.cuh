@@ -7,6 +7,20 @@
 
 const int EIGHT = 8;
 
+// a + b with subnormals kept. CuPy compiles with -ftz=true, whatever it is asked for, which would make zeros of subnormal
+// terms, sums and errors; an instruction that is written out stays as it is.
+FN float plus(float a, float b) {
+#ifdef __CUDACC__
+    float sum;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+    return sum;
+#else
+    return a + b;
+#endif
+}
+
+FN float minus(float a, float b) { return plus(a, as_float(as_word(b) ^ 0x80000000u)); }
+
 FN u32 lifted(u32 code, int shift) {
     int top = shift > 16 ? 24 : 16;  // where the sign moves from bit 7 or 15
     u32 sign = shift > 16 ? 0x80u : 0x8000u;
@@ -42,7 +56,7 @@ FN void scaled_sums(const Rule* rules, u32 n, u32 index, float* sums) {
     for (u32 rank = 1; rank < n; rank++) {
         u32 from = place + (u32)rules[rank].key[0];
         #pragma unroll
-        for (int k = 0; k < EIGHT; k++) sums[k] += as_float(scaled_word<SHIFT>(c, unit * (k * WEYL) + from));
+        for (int k = 0; k < EIGHT; k++) sums[k] = plus(sums[k], as_float(scaled_word<SHIFT>(c, unit * (k * WEYL) + from)));
     }
 }
 
@@ -56,8 +70,9 @@ FN bool any_sums(const Rule* rules, u32 n, const Format& f, u64 index, float* su
             wrong |= magnitude_of(f, code) > f.max_code;
             float b = as_float(lifted(code, SHIFT)), a = rank ? sums[k] : b;
             if (rank) {
-                float total = a + b, part = total - a, error = (a - (total - part)) + (b - part);
-                wrong |= error != 0;
+                float total = plus(a, b), part = minus(total, a);
+                float error = plus(minus(a, minus(total, part)), minus(b, part));
+                wrong |= (as_word(error) & 0x7FFFFFFF) != 0;  // as a word: a comparison, too, may flush
                 a = total;
             }
             sums[k] = a;
