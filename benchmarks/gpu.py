@@ -1,10 +1,12 @@
 """Speed of the device kernels, and of one checked AllReduce, on the GPUs at hand. Prints Markdown tables, from one run.
 
-python benchmarks/gpu.py [--elements N] [--repeats K] [--checked K] [--json FILE]
+python benchmarks/gpu.py [--elements N] [--repeats K] [--checked K] [--ranks N] [--json FILE]
 
 A figure is the median of the repeats, by host clock, the launch and the answer included. Classification makes the inputs
 of all ranks again and reads the outputs alone. A checked AllReduce is: make every rank's input, call NCCL (through the
 auditor's own backend), compare every element on every rank; amortised over --checked of them, each with other inputs.
+More --ranks than GPUs share them (NCCL 2.30, NCCL_MULTI_RANK_GPU_ENABLE=1): one GPU then does the work of several, and the
+targets do not apply.
 """
 
 from __future__ import annotations
@@ -208,25 +210,27 @@ class Bench:
         yield Row("bytes", "background scanned", nbytes / taken / 1e12, "TB/s")
 
 
-def checked(times: int) -> Iterator[Row]:
-    """One checked bfloat16 AllReduce of all GPUs, by size."""
+def checked(times: int, ranks: int | None) -> Iterator[Row]:
+    """One checked bfloat16 AllReduce, by size: of all GPUs, or of ``ranks``, which share them where there are fewer GPUs."""
+    from auditor.backends.base import LocalControl
     from auditor.backends.nccl import Nccl
 
-    cupy = cuda.cupy()
-    ranks = int(cupy.cuda.runtime.getDeviceCount())
+    gpus = int(cuda.cupy().cuda.runtime.getDeviceCount())
+    ranks = ranks or gpus
     if ranks < 2:
-        yield Row("checked AllReduce", "bfloat16", None, "ms", note="not run: one GPU")
+        yield Row("checked AllReduce", "bfloat16", None, "ms", note="not run: one GPU, and no --ranks to share it")
         return
-    from auditor.backends.base import LocalControl
-
+    options = {"devices": [rank * gpus // ranks for rank in range(ranks)]}
+    Nccl.probe(options)  # says what is missing where ranks share a GPU
     world = World(rank_n=ranks, local_ranks=tuple(range(ranks)), control=LocalControl())
-    backend = Nccl(world, {})
+    backend = Nccl(world, options)
     try:
         send, recv = backend.allocate(max(CHECKED)), backend.allocate(max(CHECKED))
         engines = [cuda.engine(int(send[rank].device.id)) for rank in range(ranks)]
         with ThreadPoolExecutor(ranks) as pool:
             for nbytes, goal in CHECKED.items():
-                yield from _checked(backend, engines, send, recv, nbytes, goal, times, pool)
+                target = goal if ranks <= gpus else None
+                yield from _checked(backend, engines, send, recv, nbytes, target, times, pool)
     finally:
         backend.close()
 
@@ -237,7 +241,7 @@ def _checked(
     send: Any,
     recv: Any,
     nbytes: int,
-    goal: float,
+    goal: float | None,
     times: int,
     pool: ThreadPoolExecutor,
 ) -> Iterator[Row]:
@@ -282,6 +286,7 @@ def environment() -> dict[str, Any]:
         "driver_cuda": runtime.driverGetVersion(),
         "runtime_cuda": runtime.runtimeGetVersion(),
         "cupy": cupy.__version__,
+        "nccl": cupy.cuda.nccl.get_version(),
         "python": platform.python_version(),
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
     }
@@ -304,6 +309,7 @@ def main() -> int:
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--checked", type=int, default=100, help="AllReduces of each size")
+    parser.add_argument("--ranks", type=int, help="of the checked AllReduce; default: one a GPU")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     asked = parser.parse_args()
     try:
@@ -312,7 +318,7 @@ def main() -> int:
         print(f"{error.reason}; {error.remedy}", file=sys.stderr)
         return error.exit_code
     rows: list[Row] = []
-    for part in (bench.ceilings, bench.fills, bench.classes, bench.bytes, lambda: checked(asked.checked)):
+    for part in (bench.ceilings, bench.fills, bench.classes, bench.bytes, lambda: checked(asked.checked, asked.ranks)):
         try:
             rows += part()
         except AuditError as error:
