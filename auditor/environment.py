@@ -82,31 +82,6 @@ PACKAGES = (
     *("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-nvshmem-cu12", "nvidia-nvshmem-cu13"),
 )
 
-MULTICAST_OFF: Mapping[str, str] = {
-    "NCCL_NVLS_ENABLE": "0",
-    "NVSHMEM_DISABLE_NVLS": "1",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-}
-
-
-def multicast_forbidden(environ: Mapping[str, str]) -> str | None:
-    """Why nothing may create a CUDA multicast object here; None where nothing forbids it."""
-    found = [f"{name}={environ[name]}" for name in MULTICAST_OFF if forbids_multicast(name, environ.get(name, ""))]
-    return f"in-switch multicast is switched off here ({', '.join(found)})" if found else None
-
-
-def forbids_multicast(name: str, value: str) -> bool:
-    """Whether one of the three switches, set to ``value``, switches multicast off, as the libraries parse it.
-
-    NCCL takes the leading number (strtoll: a word is 0) and ignores an empty value; a DISABLE switch is on for anything but an
-    empty value and the usual words for no.
-    """
-    word = value.strip().lower()
-    if MULTICAST_OFF[name] == "1":
-        return word not in ("", "0", "false", "no", "off", "n", "f")
-    number = re.match(r"[+-]?\d+", word)
-    return bool(word) and (number is None or int(number.group()) == 0)
-
 
 def steering_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that change what a library does, sorted; never one whose name or value may hold a secret or a user's home."""

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from auditor.environment import MULTICAST_OFF, memory_bytes, multicast_forbidden
+from auditor.environment import memory_bytes
 from auditor.errors import AuditError, ConfigError, Unavailable
+from auditor.multicast import MULTICAST_OFF, multicast_forbidden
 from auditor.worker import JobFile, die_with_parent
 
 BANNER = ("=", "YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ")  # of MPICH's mpiexec

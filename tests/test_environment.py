@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from auditor import environment
+from auditor import environment, multicast
 
 SECRETS = (
     "NCCL_API_KEY",
@@ -100,13 +100,13 @@ def test_the_commit_is_that_of_the_checkout_or_nothing(tmp_path: Path, monkeypat
 
 
 def test_a_multicast_switch_forbids_and_says_which() -> None:
-    assert environment.multicast_forbidden({}) is None
-    assert environment.multicast_forbidden({"NCCL_NVLS_ENABLE": "1", "NVSHMEM_DISABLE_NVLS": "0"}) is None
-    for name, value in environment.MULTICAST_OFF.items():
-        assert f"{name}={value}" in (environment.multicast_forbidden({name: value}) or "")
-    assert environment.multicast_forbidden({"NCCL_NVLS_ENABLE": "off"}), "NCCL reads a word as 0"
-    assert environment.multicast_forbidden({"NVSHMEM_DISABLE_NVLS": "yes"})
-    assert environment.multicast_forbidden({"NCCL_NVLS_ENABLE": "2", "TORCH_SYMM_MEM_DISABLE_MULTICAST": ""}) is None
+    assert multicast.multicast_forbidden({}) is None
+    assert multicast.multicast_forbidden({"NCCL_NVLS_ENABLE": "1", "NVSHMEM_DISABLE_NVLS": "0"}) is None
+    for name, value in multicast.MULTICAST_OFF.items():
+        assert f"{name}={value}" in (multicast.multicast_forbidden({name: value}) or "")
+    assert multicast.multicast_forbidden({"NCCL_NVLS_ENABLE": "off"}), "NCCL reads a word as 0"
+    assert multicast.multicast_forbidden({"NVSHMEM_DISABLE_NVLS": "yes"})
+    assert multicast.multicast_forbidden({"NCCL_NVLS_ENABLE": "2", "TORCH_SYMM_MEM_DISABLE_MULTICAST": ""}) is None
 
 
 def test_missing_system_files_are_no_error(tmp_path: Path) -> None:

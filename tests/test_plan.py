@@ -207,6 +207,9 @@ def test_arms_that_are_not_here_or_were_not_asked() -> None:
     "needing",
     [
         *({"backend": "multimem"}, {"backend": "my.multimem:Klass"}, {"path": "NVLS"}, {"path": "AllReduce_RSxLDMC"}),
+        {"backend": "multimem", "options": {"provider": "nccl"}},
+        {"backend": "my.multimem:Klass", "options": {"provider": "unicast"}},
+        {"backend": "multimem", "options": {"provider": "unicast", "allow_multicast": True}},
         *({"env": {"NCCL_ALGO": "NVLSTree"}}, {"options": {"algorithm": ["nvls"]}}),
         *(
             {"options": {"allow_multicast": True}},
@@ -233,6 +236,7 @@ def test_where_multicast_is_forbidden_no_arm_brings_it_back(switch: str, needing
     [
         *({}, {"path": "RING"}, {"env": {"NCCL_ALGO": "^NVLS"}}, {"env": {"NCCL_NVLS_ENABLE": "0"}}),
         {"env": {"NVSHMEM_DISABLE_NVLS": "true"}},
+        {"backend": "multimem", "options": {"provider": "unicast"}},
     ],
 )
 def test_where_multicast_is_forbidden_other_arms_run(harmless: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from auditor.config import ArmSpec
-from auditor.environment import MULTICAST_OFF, forbids_multicast
+from auditor.multicast import MULTICAST_OFF, forbids_multicast
 
 MULTICAST_WORDS = ("NVLS", "MULTIMEM", "MULTICAST", "LDMC", "STMC")  # as algorithms and kernels are named
 
@@ -29,7 +29,7 @@ def multicast_waiver(arm: ArmSpec, environ: Mapping[str, str]) -> str | None:
 
 def _needs_multicast(arm: ArmSpec) -> str | None:
     """What shows that an arm needs it: the backend, the stated path, or a setting that picks such an algorithm."""
-    if "multimem" in arm.backend.lower():
+    if "multimem" in arm.backend.lower() and not _adds_on_the_sm(arm):
         return f"backend {arm.backend}"
     if arm.options.get("allow_multicast"):
         return "options.allow_multicast"
@@ -38,3 +38,9 @@ def _needs_multicast(arm: ArmSpec) -> str | None:
         if "^" not in text and any(word in text for word in MULTICAST_WORDS):  # ^NVLS: anything but
             return f"{key} = {value}"
     return None
+
+
+def _adds_on_the_sm(arm: ArmSpec) -> bool:
+    """Whether the arm asks our own multimem backend, in so many words, for its kernels without multicast."""
+    ours = arm.backend == "multimem" or arm.backend.startswith("auditor.backends.multimem:")
+    return ours and arm.options.get("provider") == "unicast"
