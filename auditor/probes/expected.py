@@ -19,6 +19,7 @@ from auditor import inputs, kernels
 from auditor.model import Codes, Trial
 from auditor.numerics import rounding
 from auditor.numerics.exact import Sums, exact_sums
+from auditor.numerics.formats import Format
 from auditor.numerics.rounding import Split
 
 BLOCK = 1 << 18  # elements at once, for up to 8 members; fewer for more
@@ -133,11 +134,15 @@ def magnitude(trial: Trial, codes: Codes) -> Codes:
 
 
 def is_faithful(trial: Trial, codes: Codes, data: Block) -> Mask:
-    """Which outputs are the exact sum or one of its two neighbours (any zero for a zero sum, any NaN for a NaN).
+    """Which outputs are the exact sum or one of its two neighbours; see :func:`faithful_to`."""
+    return faithful_to(trial.call.fmt, codes, data.split)
+
+
+def faithful_to(fmt: Format, codes: Codes, split: Split) -> Mask:
+    """Which codes are the exact value or one of its two neighbours (any zero for a zero, any NaN for a NaN). Shape (n,).
 
     Past the maximum the largest finite value and the code above it (infinity, or NaN) both count: `special` asks which.
     """
-    fmt, split = trial.call.fmt, data.split
     kind = codes.dtype.type
     mag = codes & kind(fmt.magnitude_mask)
     negative = (codes & kind(fmt.sign_mask)) != 0
