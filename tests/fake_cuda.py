@@ -160,6 +160,8 @@ class Communicator:
 
     @classmethod
     def initAll(cls, devices):
+        if len(set(devices)) < len(devices) and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1":
+            raise NcclError(5)
         uid = unique_id(cls.world)
         made = []
         for rank, device in enumerate(devices):

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from auditor.backends import nvshmem
-from auditor.backends.nccl_options import TYPES, check_options
+from auditor.backends.nccl_options import SHARED_GPU_FROM, TYPES, check_options, check_sharing
 from auditor.config import load
 from auditor.model import COLLECTIVES, OPS, Capabilities
 from auditor.plan import build
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-NAMES = ("nccl", "nvshmem", "evidence_nccl", "evidence_nvshmem")
+FULL = ("nccl", "nccl_one_gpu", "nvshmem")
+NAMES = (*FULL, *(f"evidence_{name}" for name in FULL))
 SWITCHES = ({"NCCL_NVLS_ENABLE": "0"}, {"NVSHMEM_DISABLE_NVLS": "1"}, {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"})
 
 
@@ -38,7 +39,7 @@ def offer(arm):
 
 
 @pytest.mark.parametrize("environ", SWITCHES)
-@pytest.mark.parametrize("name", ["evidence_nccl", "evidence_nvshmem"])
+@pytest.mark.parametrize("name", [f"evidence_{name}" for name in FULL])
 def test_only_the_switchs_arms_are_waived(name, environ):
     config = load(CONFIGS / f"{name}.toml")
     plan = build(config, {arm.name: offer(arm) for arm in config.arms}, environ=environ)
@@ -52,8 +53,19 @@ def test_only_the_switchs_arms_are_waived(name, environ):
 def test_every_arm_of_a_config_is_of_its_backend_with_known_options(name):
     config = load(CONFIGS / f"{name}.toml")
     for arm in config.arms:
-        assert arm.backend == name.removeprefix("evidence_")
+        assert name.removeprefix("evidence_").startswith(arm.backend)
         assert offer(arm).collectives
-    full, small = load(CONFIGS / f"{arm.backend}.toml"), load(CONFIGS / f"evidence_{arm.backend}.toml")
-    assert [one.name for one in full.arms] == [one.name for one in small.arms]
-    assert [(one.env, one.path) for one in full.arms] == [(one.env, one.path) for one in small.arms]
+    plain = name.removeprefix("evidence_")
+    full, small = load(CONFIGS / f"{plain}.toml"), load(CONFIGS / f"evidence_{plain}.toml")
+    assert len(small.arms) >= 4
+    for one in small.arms:
+        assert one == full.arm(one.name)
+
+
+@pytest.mark.parametrize("name", ["nccl_one_gpu", "evidence_nccl_one_gpu"])
+def test_four_ranks_share_a_gpu_where_the_config_says_so(name):
+    """As many device numbers as ranks, all the same, and the variable without which NCCL refuses them."""
+    for arm in load(CONFIGS / f"{name}.toml").arms:
+        assert arm.options["devices"] == [0] * arm.ranks
+        if arm.name != "nvls":
+            check_sharing(SHARED_GPU_FROM, arm.ranks, arm.env)

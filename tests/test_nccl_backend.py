@@ -185,7 +185,7 @@ def test_what_needs_nccl4py_says_so(monkeypatch, machine):
         ({"buffers": "managed"}, "plain, registered, window"),
         ({"algorithm": ["ring"]}, "not a text"),
         *(({"collectives": asked}, "not a list of all_reduce") for asked in ([], "reduce", ["broadcast"])),
-        *(({"devices": devices}, "GPU numbers") for devices in ([0, 0], [-1], "01", [0.0], 3)),
+        *(({"devices": devices}, "GPU numbers") for devices in ([True], [-1], "01", [0.0], 3)),
     ],
 )
 def test_wrong_options_are_told(options, words):

@@ -348,7 +348,7 @@ def test_a_compilers_first_error_is_told():
         ({"scop": "stream"}, "options.scop is not known"),
         ({"scope": "warp"}, "stream, block"),
         ({"team": "node"}, "world, split"),
-        ({"devices": [1, 1]}, "GPU numbers"),
+        ({"devices": [1, "1"]}, "GPU numbers"),
     ],
 )
 def test_wrong_options_are_told(options, words):

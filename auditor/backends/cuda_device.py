@@ -56,10 +56,10 @@ def first_line(error: BaseException) -> str:
 
 
 def check_devices(backend: str, devices: Any) -> None:
-    """Raises ConfigError where option ``devices`` is not a list of different device numbers."""
+    """Raises ConfigError where option ``devices`` is not a list of device numbers. One that comes twice is a GPU of two ranks."""
     fine = isinstance(devices, Sequence) and not isinstance(devices, str)
-    if not fine or any(type(one) is not int or one < 0 for one in devices) or len(set(devices)) != len(devices):
-        raise ConfigError(f"backend {backend}: options.devices = {devices!r} is not a list of different GPU numbers")
+    if not fine or any(type(one) is not int or one < 0 for one in devices):
+        raise ConfigError(f"backend {backend}: options.devices = {devices!r} is not a list of GPU numbers")
 
 
 def choose_devices(world: World, listed: Sequence[int], count: int) -> dict[int, int]:
@@ -72,7 +72,10 @@ def choose_devices(world: World, listed: Sequence[int], count: int) -> dict[int,
     devices = list(listed) or list(range(count))
     ranks = world.local_ranks
     if len(ranks) > len(devices):
-        raise Unavailable(f"{len(ranks)} ranks of one process need as many GPUs, and there are {len(devices)}")
+        raise Unavailable(
+            f"{len(ranks)} ranks of one process need as many GPUs, and there are {len(devices)}",
+            "ask for fewer ranks, or repeat GPU numbers in options.devices where the library serves several ranks on one GPU",
+        )
     if len(ranks) == 1 and world.rank_n > 1:
         device = devices[world.node_rank % len(devices)] if world.device is None else world.device
         return {ranks[0]: device}
@@ -112,6 +115,13 @@ class Lanes:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._lanes)
+
+    def owner(self, array: Any) -> int:
+        """The rank whose lane gave this very array: several ranks may share a device. Raises BackendError where none did."""
+        for rank, lane in self._lanes.items():
+            if any(kept is array for kept in lane.kept):
+                return rank
+        raise BackendError("a window lies in memory that allocate did not give")
 
     def allocate(self, nbytes: int) -> dict[int, Any]:
         """Local rank -> plain device memory as a 1-D uint8 array whose first byte is 512-byte aligned; valid until close."""

@@ -12,7 +12,8 @@ Options
     algorithm      a selection for each call, such as "ring", "tree,ring" or "^symk" (NCCL 2.31, nccl4py). A refusal is recorded
                    as unsupported, in NCCL's words.
     collectives    those to offer; NCCL_ALGO = "Tree" in the arm's env leaves all_reduce alone. Default: all three.
-    devices        GPU numbers for this node's ranks, in order. Default: all.
+    devices        GPU numbers for this node's ranks, in order. Default: all. A number may come several times: [0, 0, 0, 0] are
+                   four ranks on one GPU, which NCCL serves from 2.30 on with NCCL_MULTI_RANK_GPU_ENABLE = "1" in the arm's env.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from auditor.backends.cuda_device import (
     installed_version,
     load_cupy,
 )
+from auditor.backends.gpu_sharing import described, gpus_of_ranks, most_on_one, widen_queues
 from auditor.backends.nccl_comms import CommSet, Communicators, Errors, Range, grouped
 from auditor.backends.nccl_extra import Extra, load_bindings
 from auditor.backends.nccl_options import (
     FLOAT8,
     check_options,
+    check_sharing,
     dotted,
     load_nccl,
     numbers,
@@ -65,6 +68,7 @@ class Nccl:
         chosen = check_options(options)
         cupy = load_cupy()
         nccl, gpu_n = load_nccl(cupy), device_count(cupy)
+        check_sharing(nccl.get_version(), most_on_one(chosen["devices"]), os.environ)
         if wanted := _needs_bindings(chosen):
             load_bindings(wanted)
         return Capabilities(
@@ -83,11 +87,15 @@ class Nccl:
     def __init__(self, world: World, options: Mapping[str, Any]) -> None:
         self._options = check_options(options)
         self._trace = trace()  # before the library writes its first line
+        if most_on_one(self._options["devices"]) > 1:
+            widen_queues(os.environ)
         cupy = load_cupy()
         self._nccl = load_nccl(cupy)
         self.version = dotted(self._nccl.get_version())
         wanted, algorithm = _needs_bindings(self._options), self._options["algorithm"]
         self._devices = choose_devices(world, self._options["devices"], device_count(cupy))
+        self._sharing = most_on_one(gpus_of_ranks(cupy, world, self._devices).values())
+        check_sharing(self._nccl.get_version(), self._sharing, os.environ)
         self._lanes = Lanes(cupy, self._devices)
         self._errors = Errors(self._nccl, self._trace, self._lanes, Extra(wanted) if wanted else None)
         self._told = self._errors.told
@@ -208,9 +216,7 @@ class Nccl:
     def register(self, window: Window) -> None:
         """Register the window's range with every communicator that is used from now on; :meth:`deregister` ends it."""
         if window.nbytes:
-            device = int(window.buffer.device.id)
-            rank = next(rank for rank, number in self._devices.items() if number == device)
-            new = Range(rank, window.address, window.nbytes, window=False)
+            new = Range(self._lanes.owner(window.buffer), window.address, window.nbytes, window=False)
             if new not in self._comms.ranges:
                 self._comms.ranges.append(new)
                 self._verb_ranges.append(new)
@@ -246,6 +252,7 @@ class Nccl:
             "nccl4py": installed_version("nccl4py"),
             **describe_devices(self._lanes.cupy, self._devices.values()),
             "process_model": self.process_model,
+            **described(self._sharing, self.process_model, os.environ),
             "buffers": self._options["buffers"],
             **({"algorithm": self._options["algorithm"]} if self._config is not None else {}),
             "path_from": f"nowhere: {silent}" if silent else kept or "NCCL's debug output",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ OPERATIONS = {"sum": 0, "max": 2, "min": 3, "avg": 4}
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 FLOAT8_FROM = 22400  # NCCL 2.24
 CUPY_FROM = 14
+SHARED_GPU_FROM = 23000  # NCCL 2.30; before, "Duplicate GPU detected"
+SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
 FLOAT8_COMPUTE = 9  # its sums of 8-bit floats begin with sm_90
 BUFFERS = ("plain", "registered", "window")
 PROCESS_MODELS = ("all", "one")
@@ -83,6 +86,25 @@ def load_nccl(cupy: Any) -> Any:
     except Exception as error:
         raise Unavailable(f"NCCL's library does not load ({first_line(error)})", remedy) from error
     return nccl
+
+
+def check_sharing(version: int, most: int, environ: Mapping[str, str]) -> None:
+    """Raises Unavailable where ``most`` ranks share a GPU and NCCL would refuse. To be asked before any of its calls.
+
+    ``version``: NCCL's, as 22809 for 2.28.9. The variable is read as NCCL reads it: off unless it begins with a number but 0.
+    """
+    if most < 2:
+        return
+    asked = f"{most} ranks are to share a GPU"
+    if version < SHARED_GPU_FROM:
+        raise Unavailable(
+            f"{asked}, which NCCL {dotted(version)} refuses", "install NCCL 2.30 or later (nvidia-nccl-cu13 or -cu12)"
+        )
+    if not re.match(r"\s*[+-]?0*[1-9]", environ.get(SHARED_GPU, "")):
+        remedy = f'set env = {{ {SHARED_GPU} = "1" }} in the arm, or give every rank a GPU of its own'
+        raise Unavailable(f"{asked}, which NCCL {dotted(version)} refuses without {SHARED_GPU}=1", remedy)
+    if "NVLS" in environ.get("NCCL_ALGO", "").upper() and not environ["NCCL_ALGO"].startswith("^"):
+        raise Unavailable(f"{asked}, and NCCL has no NVLS between such ranks", "give every rank a GPU of its own")
 
 
 def offered_formats(cupy: Any, version: int) -> frozenset[str]:

@@ -11,7 +11,8 @@ in-place windows lie at another offset on each.
 Options
     scope    "stream" (default): the host's calls on a stream. "block": sums from a kernel of one block (nvshmem_block).
     team     "world" (default), or "split": a team of all PEs made by team_split_strided, which takes other code paths.
-    devices  GPU numbers for this node's ranks, in order. Default: all.
+    devices  GPU numbers for this node's ranks, in order. Default: all. A number may come several times where CUDA's Multi-Process
+             Service runs; without it NVSHMEM reduces nothing between PEs that share a GPU.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -33,6 +35,7 @@ from auditor.backends.cuda_device import (
     installed_version,
     load_cupy,
 )
+from auditor.backends.gpu_sharing import described, gpus_of_ranks, most_on_one, mps_runs
 from auditor.backends.id_exchange import Exchange
 from auditor.backends.nvshmem_block import BlockKernels, headers
 from auditor.errors import BackendError, ConfigError, Unavailable, Unsupported
@@ -74,6 +77,7 @@ class Nvshmem:
         cupy = load_cupy()
         load_nvshmem()
         gpu_n = len(chosen["devices"]) or device_count(cupy)
+        check_sharing(most_on_one(chosen["devices"]))
         if chosen["scope"] == "block":
             headers(cupy)
         return Capabilities(
@@ -91,6 +95,8 @@ class Nvshmem:
         self._core, self._bindings = load_nvshmem()
         self._world, self._rank = world, world.local_ranks[0]
         self._devices = choose_devices(world, self._options["devices"], device_count(cupy))
+        self._sharing = most_on_one(gpus_of_ranks(cupy, world, self._devices).values())
+        check_sharing(self._sharing)
         self.version = str(self._core.get_version().libnvshmem_version)
         with self._told("start"):
             start(self._core, world, self._devices[self._rank])
@@ -236,6 +242,7 @@ class Nvshmem:
             "nvshmem4py": str(versions.nvshmem4py_version),
             "cuda_core": installed_version("cuda-core"),
             **describe_devices(self._lanes.cupy, self._devices.values()),
+            **described(self._sharing, self.process_model, os.environ),
             "scope": self._options["scope"],
             "team": self._options["team"],
         }
@@ -273,6 +280,16 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"backend nvshmem: options.{key} = {chosen[key]!r} is not one of {', '.join(allowed)}")
     check_devices("nvshmem", chosen["devices"])
     return chosen
+
+
+def check_sharing(most: int) -> None:
+    """Raises Unavailable where ``most`` PEs share a GPU without MPS: start-up works there, and every reduction is refused."""
+    if most > 1 and not mps_runs(os.environ):
+        remedy = (
+            f"start nvidia-cuda-mps-control -d and set CUDA_MPS_ACTIVE_THREAD_PERCENTAGE to at most {100 // most} "
+            "for these ranks, or give every rank a GPU of its own"
+        )
+        raise Unavailable(f"{most} ranks are to share a GPU, which NVSHMEM serves under MPS alone", remedy)
 
 
 def load_nvshmem() -> tuple[Any, Any]:

@@ -45,9 +45,9 @@ def run_program(name, *arguments, ranks=0, env=None):
     return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=LIMIT, check=False)
 
 
-def conform(backend, options, *checks, ranks=0):
+def conform(backend, options, *checks, ranks=0, env=None):
     """The conformance kit's lines, from every rank, in processes of their own: a library may end the process it is in."""
-    done = run_program("conform.py", backend, json.dumps(options), *checks, ranks=ranks)
+    done = run_program("conform.py", backend, json.dumps(options), *checks, ranks=ranks, env=env)
     answers = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("kit: ")]
     assert len(answers) == max(ranks, 1), f"exit status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return [line for answer in answers for line in answer]
