@@ -77,6 +77,19 @@ def harness(arm: Arm, **plan: Any) -> list[dict[str, Any]]:
 # -------------------------------------------------------------------------------------------------- what the record shows
 
 
+def test_what_an_arm_cannot_show_stands_in_every_findings_limits() -> None:
+    arm = Arm([one(probe="tail")], describe={"limits": "One GPU served 4 ranks."})
+    limited = probe(Verdict.PASS)
+    own = analyze(Run(arm), known={"tail": limited})["findings"]
+    assert [row["limits"] for row in own] == ["One GPU served 4 ranks."]
+    with_more = SimpleNamespace(**{**vars(limited), "analyze": lambda view: _limited(limited, view)})
+    assert analyze(Run(arm), known={"tail": with_more})["findings"][0]["limits"] == "Mine. One GPU served 4 ranks."
+
+
+def _limited(plain: Any, view: Any) -> Iterator[Finding]:
+    return (replace(found, limits="Mine.") for found in plain.analyze(view))
+
+
 def test_a_clean_arm_shows_nothing() -> None:
     assert harness(Arm([one()])) == []
 

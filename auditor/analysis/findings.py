@@ -48,7 +48,10 @@ def analyze(
         view = reader.arm(name)
         mine, failed = _arm(view, chosen)
         broken |= failed
-        found += [replace(one, reproduce=reproduce.command(reader.plan, one, view.planned)) for one in mine]
+        found += [
+            replace(one, reproduce=reproduce.command(reader.plan, one, view.planned), limits=_limits(view, one))
+            for one in mine
+        ]
     ordered = _numbered(found, list(reader.arm_names), list(chosen))
     arms = [_arm_entry(reader.arm(name)) for name in reader.arm_names]
     content = {
@@ -81,6 +84,12 @@ def _arm(view: recorded.RecordedArm, chosen: Mapping[str, probes.Probe]) -> tupl
     unknown = sorted(asked - set(chosen))
     found += [_unknown(view, name) for name in unknown]
     return found, failed
+
+
+def _limits(view: recorded.RecordedArm, one: Finding) -> str:
+    """The finding's own limits, and the arm's: what its subject, as it ran, cannot show (``limits`` of its description)."""
+    of_arm = str((view.plan.get("describe") or {}).get("limits", ""))
+    return " ".join(text for text in (one.limits, of_arm) if text)
 
 
 def _failed(view: recorded.RecordedArm, name: str, kind: str, error: Exception) -> Finding:
