@@ -172,6 +172,9 @@ class Trial:
     of active members and ``rank`` = the position among them.
     ``tiled``: send index i holds the data of index i mod (send_count / tiled); must divide send_count.
     ``inputs``: ``same``, or ``alternate``: repeat j uses seed + j mod 2.
+    ``variant``: how a repeat is issued: ``plain``, ``registered``, ``graph``, ``history:k``, ``recreate:k``, ``fresh:k``,
+    ``queued:k`` (k calls in flight together), ``burst:k`` (k calls, one after the other), ``reread`` (the output is read at once
+    and again later).
     """
 
     call: Call
@@ -247,7 +250,11 @@ class OutsideByte:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one rank saw in one repeat. The output's codes are fetched by ``ArmView.output``."""
+    """What one rank saw in one repeat. The output's codes are fetched by ``ArmView.output``.
+
+    ``seconds`` and ``subject_seconds`` are of all calls of a ``burst``; of calls in flight together (``queued``) the second is
+    the last call's.
+    """
 
     trial_id: str
     repeat: int
@@ -262,6 +269,22 @@ class Observation:
     seconds: float = 0.0
     subject_seconds: float | None = None
     message: str = ""
+    late_digest: str = ""  # of the output range read once more, where the trial asks for that; "" where it does not
+    late_seconds: float | None = None  # from the return of the call to that second reading
+    copy_seconds: float | None = None  # that the host's clock saw for a plain copy of the output range
+
+
+class Output(Protocol):
+    """An output that may lie elsewhere than in this process's memory, read piece by piece."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def step(self) -> int:
+        """Bytes that are best read at a time; a multiple of 512."""
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """The bytes [start, stop); valid until the next call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,12 +367,18 @@ class ArmView(Protocol):
     def planned(self) -> Sequence[Planned]: ...
     @property
     def expect(self) -> Mapping[str, Any]: ...
+    @property
+    def describe(self) -> Mapping[str, Any]:
+        """What the backend said of itself: versions, devices."""
 
     def observations(self, trial_id: str) -> Sequence[Observation]:
         """All observations of a trial, ordered by (repeat, rank)."""
 
     def output(self, trial_id: str, repeat: int, rank: int) -> Codes:
         """The output range's codes; read-only. Raises EvidenceError where there are none."""
+
+    def late_output(self, trial_id: str, repeat: int, rank: int) -> Codes:
+        """The same range read once more, later. Raises EvidenceError where it was not."""
 
 
 def asked_by(view: ArmView, probe: str) -> Iterator[Planned]:

@@ -18,6 +18,7 @@ from auditor.kernels.memory import NOTHING, Changed, Payload
 from auditor.model import Bytes
 
 MANAGED = 3  # cudaMemoryTypeManaged
+DEVICE_TO_DEVICE = 3  # cudaMemcpyKind
 ALIGNMENT = 16  # bytes that the kernels read at a time
 
 
@@ -38,6 +39,8 @@ class CudaMemory:
         self.device = self.cupy.cuda.Device(int(array.device.id))
         if self.cupy.cuda.runtime.pointerGetAttributes(self.address).type == MANAGED:
             raise AuditError("an arena is managed memory, which may move under the subject; allocate device memory")
+        self._apart: Any = None  # a stream of our own
+        self._staging: Bytes = np.empty(0, np.uint8)
         self._period = background.nbytes // 2
         self._background = _pattern(int(self.device.id), background.tobytes())
 
@@ -80,6 +83,32 @@ class CudaMemory:
         with self.device:
             kept[:] = self._array[at : at + nbytes]
         return kept
+
+    def room(self, at: int, nbytes: int) -> Any:
+        if self._apart is None:
+            with self.device:
+                self._apart = self.cupy.cuda.Stream(non_blocking=True)
+        return self._blank(nbytes, at)
+
+    def snapshot(self, at: int, room: Any) -> None:
+        """On a stream that waits for no other one; the default stream would wait for a library's blocking ones."""
+        if not room.nbytes:
+            return
+        with self.device:
+            copy = self.cupy.cuda.runtime.memcpyAsync
+            copy(int(room.data.ptr), self.address + at, int(room.nbytes), DEVICE_TO_DEVICE, self._apart.ptr)
+            self._apart.synchronize()
+
+    def part(self, kept: Any, start: int, stop: int) -> Bytes:
+        """Through one page-locked buffer, made once."""
+        with self.device:
+            if self._staging.nbytes < stop - start:
+                pinned = self.cupy.cuda.alloc_pinned_memory(stop - start)
+                self._staging = np.frombuffer(pinned, np.uint8, stop - start)
+            out: Bytes = self._staging[: stop - start]
+            if stop > start:
+                kept[start:stop].get(out=out)
+        return out
 
     def host(self, kept: Any) -> Bytes:
         """Through page-locked memory, which a copy engine reads at full speed; it goes back when nobody holds the array."""

@@ -48,8 +48,18 @@ class HostMemory:
     def take(self, at: int, nbytes: int) -> Bytes:
         return self.buffer[at : at + nbytes].copy()
 
+    def room(self, at: int, nbytes: int) -> Bytes:
+        del at
+        return np.zeros(nbytes, np.uint8)  # written once, so that the first copy meets no missing pages
+
+    def snapshot(self, at: int, room: Bytes) -> None:
+        room[:] = self.buffer[at : at + room.nbytes]
+
     def host(self, kept: Bytes) -> Bytes:
         return kept
+
+    def part(self, kept: Bytes, start: int, stop: int) -> Bytes:
+        return kept[start:stop]
 
     def same(self, at: int, kept: Bytes, start: int = 0, stop: int | None = None) -> bool:
         part = kept[start:stop]

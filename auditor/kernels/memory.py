@@ -17,6 +17,7 @@ from auditor.model import Bytes, Codes
 from auditor.numerics.programs import Sender
 
 Kept = Any  # bytes in the arena's kind of memory; has ``nbytes``
+STAGING = 64 << 20  # bytes on the host that an output passes through; larger ones are never there as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,17 @@ class Memory(Protocol):
     def take(self, at: int, nbytes: int) -> Kept:
         """A copy of a range."""
 
+    def room(self, at: int, nbytes: int) -> Kept:
+        """Room for a copy of a range, with nothing certain in it. Made before a call: it may wait for the device."""
+
+    def snapshot(self, at: int, room: Kept) -> None:
+        """Fills ``room`` with a range as it stands now: waits for the copy and for nothing that a subject left running."""
+
     def host(self, kept: Kept) -> Bytes:
         """Kept bytes on the host; not to be written to."""
+
+    def part(self, kept: Kept, start: int, stop: int) -> Bytes:
+        """kept[start:stop], at most ``STAGING`` bytes, on the host; valid until the next call."""
 
     def same(self, at: int, kept: Kept, start: int = 0, stop: int | None = None) -> bool:
         """Whether kept[start:stop] stands at offset ``at``."""
@@ -86,6 +96,17 @@ class Memory(Protocol):
 
     def settle(self) -> None:
         """Waits until everything asked for is done, and anyone may read or write."""
+
+
+class Staged:
+    """Kept bytes as a ``model.Output``: only a part of them is on the host at a time."""
+
+    def __init__(self, memory: Memory, kept: Kept) -> None:
+        self._memory, self._kept = memory, kept
+        self.nbytes, self.step = int(kept.nbytes), STAGING
+
+    def read(self, start: int, stop: int) -> Bytes:
+        return self._memory.part(self._kept, start, stop)
 
 
 def adopt(buffer: Any, background: Bytes) -> Memory:

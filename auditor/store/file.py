@@ -108,6 +108,15 @@ class RecordFile:
         """All rows, or those that ``which`` marks."""
         return rows_of(self.rows if which is None else self.rows[which])
 
+    def outputs(self, encoding: bytes) -> Iterator[Row]:
+        """Every output that is stored so, second readings included, each as the row that it belongs to."""
+        marked = (self.rows["encoding"] == encoding) | (self.rows["late_encoding"] == encoding)
+        return (one for row in self.select(marked) for one in row.readings if one.encoding == encoding)
+
+    def raw_lengths(self) -> dict[int, int]:
+        """Offset in ``bytes`` -> length, of every output that is stored as it is."""
+        return {row.offset: row.nbytes for row in self.outputs(schema.RAW)}
+
     def json(self, name: str) -> Any:
         """A JSON document kept in a dataset of its own. Raises EvidenceError where it is missing or damaged."""
         try:
@@ -221,8 +230,9 @@ class RecordFile:
         self._text = self._prefix("text", whole).tobytes()
         rows = self._prefix("index", whole)
         sealed, good = self._complete(rows, whole)
-        self.rows: Rows = rows[good]
-        self.damaged: Rows = rows[~sealed]
+        known = schema.known_columns(rows)
+        self.rows: Rows = known[good]
+        self.damaged: Rows = known[~sealed]
         lost = len(rows) - len(self.rows)
         missing = self.cut_off or any(present is not True for present in whole.values())
         if lost or missing:
@@ -244,17 +254,24 @@ class RecordFile:
 
     def _complete(self, rows: Rows, whole: dict[str, int | bool]) -> tuple[Flags, Flags]:
         """Which rows agree with their checksum, and which of these have all their bytes in the file."""
-        texts = [self.text(row) for row in rows_of(rows)]
+        known = schema.known_columns(rows)
+        texts = [self.text(row) for row in rows_of(known)]
         sealed: Flags = np.array(schema.checksums(rows, texts), dtype=np.uint32) == rows["crc"]
-        good = sealed.copy()
-        if whole["bytes"] is not True:
-            raw = rows["encoding"] == schema.RAW
-            ends = np.where(raw, rows["offset"] + rows["nbytes"], rows["reference"] + rows["nbytes"])
-            good &= (rows["encoding"] == schema.NONE) | (ends <= np.uint64(whole["bytes"]))
-        if whole["xor"] is not True:
-            ends = rows["offset"] + (rows["nbytes"] + np.uint64(7)) // np.uint64(8)
-            good &= (rows["encoding"] != schema.XOR) | (ends <= np.uint64(whole["xor"]))
+        good = sealed & _inside(known, whole, "") & _inside(known, whole, "late_")
         return sealed, good
+
+
+def _inside(rows: Rows, whole: dict[str, int | bool], which: str) -> Flags:
+    """Which rows have all bytes of an output in the file. ``which``: "" or "late_", the second reading."""
+    encoding, offset, reference = (rows[which + name] for name in ("encoding", "offset", "reference"))
+    good = np.ones(len(rows), np.bool_)
+    if whole["bytes"] is not True:
+        ends = np.where(encoding == schema.RAW, offset, reference) + rows["nbytes"]
+        good &= (encoding == schema.NONE) | (ends <= np.uint64(whole["bytes"]))
+    if whole["xor"] is not True:
+        ends = offset + (rows["nbytes"] + np.uint64(7)) // np.uint64(8)
+        good &= (encoding != schema.XOR) | (ends <= np.uint64(whole["xor"]))
+    return good
 
 
 def rows_of(rows: Rows) -> Iterator[Row]:

@@ -80,8 +80,9 @@ def stored_bytes(files: Iterable[RecordFile]) -> int:
     """Bytes that the outputs take in files, each distinct one once."""
     distinct: dict[tuple[bytes, int], int] = {}
     for file in files:
-        for digest, nbytes in file.rows[["digest", "nbytes"]].tolist():
+        for digest, late, nbytes in file.rows[["digest", "late_digest", "nbytes"]].tolist():
             distinct[digest, nbytes] = nbytes
+            distinct[late or digest, nbytes] = nbytes
     return sum(distinct.values())
 
 

@@ -97,7 +97,7 @@ class Merger:
         self._inputs = [file for file in files if file.kind in ("shard", "run")]
         names = [str(arm["name"]).encode() for arm in plan["arms"]]
         attributes = {"kind": "run", "run_id": run_id, "plan_id": str(plan["plan_id"])}
-        raw = sum(int(f.rows["nbytes"][f.rows["encoding"] == schema.RAW].sum()) for f in self._inputs)
+        raw = sum(row.nbytes for file in self._inputs for row in file.outputs(schema.RAW))
         chunk = max(4096, min(schema.BYTES_CHUNK, 1 << max(0, raw - 1).bit_length()))
         self._file = create_file(path, attributes, max(map(len, names), default=1), bytes_chunk=chunk)
         self._bytes, self._xor = Appender(self._file["bytes"]), Appender(self._file["xor"])
@@ -117,14 +117,13 @@ class Merger:
     def copy_outputs(self) -> None:
         """Every distinct output once: first the raw ones, then the differences."""
         for file in self._inputs:
-            for row in file.select(file.rows["encoding"] == schema.RAW):
+            for row in file.outputs(schema.RAW):
                 if _content(file, row) not in self._contents:
                     self._contents[_content(file, row)] = self._copy_raw(file, row)
             file.release()
         for file in self._inputs:
-            raw = file.select(file.rows["encoding"] == schema.RAW)
-            bases = {row.offset: _content(file, row) for row in raw}
-            for row in file.select(file.rows["encoding"] == schema.XOR):
+            bases = {row.offset: _content(file, row) for row in file.outputs(schema.RAW)}
+            for row in file.outputs(schema.XOR):
                 if _content(file, row) not in self._contents:
                     self._contents[_content(file, row)] = self._copy_xor(file, row, bases)
             file.release()
@@ -182,18 +181,20 @@ class Merger:
         return schema.XOR, offset, self._contents[base][1]
 
     def _placed(self, file: RecordFile, row: Row) -> Row:
-        """The row with the place that its output has in the new file."""
-        if row.encoding == schema.NONE:
-            return row
-        encoding, offset, reference = self._contents[_content(file, row)]
-        return row._replace(encoding=encoding, offset=offset, reference=reference)
+        """The row with the places that its outputs have in the new file."""
+        if row.encoding != schema.NONE:
+            encoding, offset, reference = self._contents[_content(file, row)]
+            row = row._replace(encoding=encoding, offset=offset, reference=reference)
+        if row.late_encoding != schema.NONE:
+            encoding, offset, reference = self._contents[_content(file, row.late)]
+            row = row._replace(late_encoding=encoding, late_offset=offset, late_reference=reference)
+        return row
 
     def _add_event(self, arm: str, event: Mapping[str, Any]) -> None:
         observation = schema.observation_from_json(event)
         trial = self._trials.get((arm, observation.trial_id), b"")
-        nothing: dict[str, Any] = dict.fromkeys(Row._fields, 0) | {
-            "format": json.loads(trial)["format"].encode() if trial else b""
-        }
+        nothing: dict[str, Any] = dict.fromkeys(Row._fields, 0) | Row._field_defaults
+        nothing["format"] = json.loads(trial)["format"].encode() if trial else b""
         origin = {"arm": arm.encode(), "attempt": event["attempt"], "machinery": int(event["machinery"])}
         row = Row(**(nothing | {"encoding": schema.NONE} | schema.row_values(observation) | origin))
         self._add_row(row, schema.text_of(observation), trial)

@@ -23,7 +23,7 @@ OPEN_FILES = 64
 PLAN_SCHEMA = "auditor-plan/1"
 PLAN_KEYS = ("run_id", "plan_id", "arms")
 
-Place = tuple[RecordFile, int]  # a file and a row of it
+Place = tuple[RecordFile, int]  # a file and the number of a row of it
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
@@ -111,10 +111,8 @@ class RunReader:
             self._views[name] = RecordedArm(self, self._arms[name], self._arm_rows(name), self._arm_events(name))
         return self._views[name]
 
-    def read(self, place: Place) -> Bytes:
+    def read(self, file: RecordFile, row: Row) -> Bytes:
         """An output's bytes, read-only, through a cache bounded by bytes."""
-        file, number = place
-        row = file.row(number)
         key = (row.digest, row.nbytes) if row.digest else (file.path, row.encoding, row.offset, row.nbytes)
         if key in self._cache:
             self._cache.move_to_end(key)
@@ -302,6 +300,10 @@ class RecordedArm:
     def expect(self) -> Mapping[str, Any]:
         return dict(self._reader.plan.get("expect", {}))
 
+    @property
+    def describe(self) -> Mapping[str, Any]:
+        return dict(self._plan.get("describe") or {})
+
     @cached_property
     def planned(self) -> Sequence[Planned]:
         return tuple(_planned(entry) for entry in self._plan.get("trials", ()))
@@ -314,15 +316,24 @@ class RecordedArm:
 
     def output(self, trial_id: str, repeat: int, rank: int) -> Codes:
         """The output range's codes; read-only. Raises EvidenceError where there are none or they cannot be read."""
-        self.observations(trial_id)
-        place = self._outputs.get((trial_id, repeat, rank))
-        if place is None:
-            where = f"arm {self.arm}, trial {trial_id}, repeat {repeat}, rank {rank}"
+        return self._codes("output", (trial_id, repeat, rank))
+
+    def late_output(self, trial_id: str, repeat: int, rank: int) -> Codes:
+        """The same range read once more, later; read-only. Raises EvidenceError where it was not, or cannot be read."""
+        return self._codes("second reading", (trial_id, repeat, rank))
+
+    def _codes(self, what: str, key: tuple[str, int, int]) -> Codes:
+        self.observations(key[0])
+        place = self._outputs.get(key)
+        row = None if place is None else place[0].row(place[1])
+        if row is not None and what != "output":
+            row = row.late
+        if place is None or row is None or row.encoding == schema.NONE:
+            where = f"arm {self.arm}, trial {key[0]}, repeat {key[1]}, rank {key[2]}"
             raise EvidenceError(
-                f"{self._reader.path}: no output was recorded for {where}; see what it has with: auditor show"
+                f"{self._reader.path}: no {what} was recorded for {where}; see what it has with: auditor show"
             )
-        name = bytes(place[0].rows[place[1]]["format"]).decode()
-        codes: Codes = self._reader.read(place).view(FORMATS[name].dtype)
+        codes: Codes = self._reader.read(place[0], row).view(FORMATS[row.format.decode()].dtype)
         return codes
 
     def _collect(self, trial_id: str) -> tuple[Observation, ...]:

@@ -41,6 +41,18 @@ RAW, XOR, NONE = b"raw", b"xor", b"none"
 EVENTS = (b"crash", b"hang")
 
 
+class Place(NamedTuple):
+    """Where an output's bytes are: ``offset`` in ``bytes`` or, in words, in ``xor``; ``reference`` of the latter in ``bytes``."""
+
+    encoding: bytes
+    offset: int
+    nbytes: int
+    reference: int
+
+
+NOWHERE = Place(NONE, 0, 0, 0)
+
+
 class Row(NamedTuple):
     """One row of ``index``, as Python values; the columns' meaning is in results/README.md."""
 
@@ -66,6 +78,12 @@ class Row(NamedTuple):
     trial_n: int
     text_at: int
     text_n: int
+    late_digest: bytes = b""
+    late_encoding: bytes = b"none"
+    late_offset: int = 0
+    late_reference: int = 0
+    late_seconds: float = math.nan
+    copy_seconds: float = math.nan
     crc: int = 0
 
     @property
@@ -73,11 +91,26 @@ class Row(NamedTuple):
         """Noted by the parent process, not seen by the rank itself."""
         return bool(self.machinery) or self.status in EVENTS
 
+    @property
+    def late(self) -> Row:
+        """The second reading in the place of the first."""
+        return self._replace(
+            digest=self.late_digest,
+            encoding=self.late_encoding,
+            offset=self.late_offset,
+            reference=self.late_reference,
+        )
 
-STRINGS = {"trial": 12, "status": 12, "format": 16, "digest": 64, "encoding": 4}
+    @property
+    def readings(self) -> tuple[Row, ...]:
+        """The row, and where the output was read twice, the row of the second reading."""
+        return (self,) if self.late_encoding == NONE else (self, self.late)
+
+
+STRINGS = {"trial": 12, "status": 12, "format": 16, "digest": 64, "encoding": 4, "late_digest": 64, "late_encoding": 4}
 SIGNED = ("repeat", "rank", "attempt")
 FLAGS = ("send_before", "send_after", "machinery")
-REALS = ("seconds", "subject_seconds")
+REALS = ("seconds", "subject_seconds", "late_seconds", "copy_seconds")
 SHORT = ("trial_n", "text_n", "crc")
 
 
@@ -87,6 +120,21 @@ def index_dtype(arm_width: int) -> np.dtype[Any]:
     for names, kind in ((SIGNED, "<i4"), (FLAGS, "u1"), (REALS, "<f8"), (SHORT, "<u4")):
         kinds |= dict.fromkeys(names, kind)
     return np.dtype([(name, kinds.get(name, "<u8")) for name in Row._fields])
+
+
+def known_columns(rows: Rows) -> Rows:
+    """The rows with the columns of this version: those of a later one left out, those that an earlier one had not at
+    their defaults. Raises KeyError where a column is missing that every version has.
+    """
+    if rows.dtype.names == Row._fields:
+        return rows
+    there = rows.dtype.names or ()
+    out = np.zeros(len(rows), index_dtype(rows.dtype["arm"].itemsize))
+    for name in Row._fields:
+        if name not in there and name not in Row._field_defaults:
+            raise KeyError(f"the index has no column {name}")
+        out[name] = rows[name] if name in there else Row._field_defaults[name]
+    return out
 
 
 def digest(output: Codes | Bytes | bytes | memoryview) -> str:
@@ -139,7 +187,6 @@ def _texts(text: bytes) -> tuple[str, str, tuple[OutsideByte, ...]]:
 
 def row_values(observation: Observation) -> dict[str, Any]:
     """The index columns that come from an observation alone."""
-    own = observation.subject_seconds
     return {
         "trial": observation.trial_id.encode(),
         "repeat": observation.repeat,
@@ -150,8 +197,19 @@ def row_values(observation: Observation) -> dict[str, Any]:
         "send_after": observation.send_after,
         "outside_total": observation.outside_total,
         "seconds": observation.seconds,
-        "subject_seconds": math.nan if own is None else own,
+        "subject_seconds": _number(observation.subject_seconds),
+        "late_digest": observation.late_digest.encode(),
+        "late_seconds": _number(observation.late_seconds),
+        "copy_seconds": _number(observation.copy_seconds),
     }
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _value(number: float) -> float | None:
+    return None if math.isnan(number) else number
 
 
 def observation_of(row: Row, text: bytes) -> Observation:
@@ -169,8 +227,11 @@ def observation_of(row: Row, text: bytes) -> Observation:
         outside_total=row.outside_total,
         path=path,
         seconds=row.seconds,
-        subject_seconds=None if math.isnan(row.subject_seconds) else row.subject_seconds,
+        subject_seconds=_value(row.subject_seconds),
         message=message,
+        late_digest=row.late_digest.decode(),
+        late_seconds=_value(row.late_seconds),
+        copy_seconds=_value(row.copy_seconds),
     )
 
 

@@ -84,15 +84,15 @@ def _damaged_rows(file: RecordFile) -> Iterator[str]:
 def _row_problems(file: RecordFile, plan: Mapping[str, Any]) -> Iterator[str]:
     arms = {str(arm["name"]).encode() for arm in plan["arms"]}
     trials: dict[bytes, Trial | None] = {}
-    bases = file.rows[file.rows["encoding"] == schema.RAW]
-    lengths = dict(zip(bases["offset"].tolist(), bases["nbytes"].tolist(), strict=True))
+    lengths = file.raw_lengths()
     seen: set[tuple[Any, ...]] = set()
     for row in file.select():
         text = file.text(row, "trial")
         if text not in trials:
             trials[text] = _trial(text)
-        for problem in _one_row(row, trials[text], arms, lengths):
-            yield f"{file.name(row)}: {problem}"
+        for reading in row.readings:
+            for problem in _one_row(reading, trials[text], arms, lengths):
+                yield f"{file.name(row)}: {problem}"
         key = (row.arm, row.trial, row.repeat, row.rank, row.attempt)
         if key in seen and not row.is_event:
             yield f"{file.name(row)}: recorded twice in attempt {row.attempt}"
@@ -143,7 +143,8 @@ def _against_trial(row: Row, trial: Trial) -> Iterator[str]:
 def _digest_problems(file: RecordFile) -> Iterator[str]:
     """One line for each observation whose bytes do not give its digest; each stored output is read once."""
     computed: dict[tuple[Any, ...], str] = {}
-    for row in file.select(file.rows["encoding"] != schema.NONE):
+    readings = (reading for row in file.select() for reading in row.readings)
+    for row in (reading for reading in readings if reading.encoding != schema.NONE):
         place = (row.encoding, row.offset, row.nbytes, row.reference)
         if place not in computed:
             computed[place] = _digest(file, row)

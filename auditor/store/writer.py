@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 
 from auditor.errors import EvidenceError
-from auditor.model import Bytes, Codes, Observation, Trial
+from auditor.model import Bytes, Codes, Observation, Output, Trial
 from auditor.store import schema
 
 SMALL = 1 << 16  # outputs up to this many bytes are gathered and written together
@@ -145,35 +145,47 @@ class ShardWriter:
         self._row_texts: list[bytes] = []
         self._texts: dict[bytes, int] = {}
         self._trials: dict[str, tuple[int, int]] = {}
-        self._contents: dict[tuple[str, int], tuple[bytes, int, int]] = {}  # -> encoding, offset, reference
+        self._contents: dict[tuple[str, int], schema.Place] = {}
         self._trial = ""
         self._references: list[tuple[int, int]] = []  # offset and length of the current trial's raw outputs
 
-    def append(self, trial: Trial, observation: Observation, output: Codes | None) -> None:
-        """Add one observation with its output range's codes (None: there are none). The array is not kept."""
-        if output is not None and output.dtype != trial.call.fmt.dtype:
-            raise ValueError(f"{trial.call.format} codes have dtype {trial.call.fmt.dtype}, not {output.dtype}")
+    def append(
+        self,
+        trial: Trial,
+        observation: Observation,
+        output: Codes | Output | None,
+        late: Codes | Output | None = None,
+    ) -> None:
+        """Add one observation with its output range's codes (None: there are none), and with those of a second reading
+        where there was one. Nothing is kept of them.
+        """
+        for codes in (output, late):
+            if isinstance(codes, np.ndarray) and codes.dtype != trial.call.fmt.dtype:
+                raise ValueError(f"{trial.call.format} codes have dtype {trial.call.fmt.dtype}, not {codes.dtype}")
         if observation.trial_id != self._trial:
             self._trial, self._references = observation.trial_id, []
         text = schema.text_of(observation)
         text_at = self._keep_text(text)
         trial_at, trial_n = self._keep_trial(trial, observation.trial_id)
         with self._storage_errors():
-            encoding, offset, nbytes, reference = self._keep_output(trial, observation, output)
+            first = self._keep_output(observation.digest, output)
+            second = self._keep_output(observation.late_digest, late)
+        if output is None and observation.status == "ok" and trial.call.count == 0:
+            first = schema.Place(schema.RAW, 0, 0, 0)
         row = schema.Row(
             **schema.row_values(observation),
             arm=self._arm,
             attempt=self._attempt,
             format=trial.call.format.encode(),
             machinery=0,
-            encoding=encoding,
-            offset=offset,
-            nbytes=nbytes,
-            reference=reference,
+            **first._asdict(),
             trial_at=trial_at,
             trial_n=trial_n,
             text_at=text_at,
             text_n=len(text),
+            late_encoding=second.encoding,
+            late_offset=second.offset,
+            late_reference=second.reference,
         )
         self._rows.append(row)
         self._row_texts.append(text)
@@ -228,48 +240,62 @@ class ShardWriter:
             self._trials[trial_id] = (self._keep_text(text), len(text))
         return self._trials[trial_id]
 
-    def _keep_output(self, trial: Trial, observation: Observation, output: Codes | None) -> tuple[bytes, int, int, int]:
-        """Encoding, offset, length in bytes and reference of an output; bytes already in the file are not written again."""
+    def _keep_output(self, digest: str, output: Codes | Output | None) -> schema.Place:
+        """Where an output's bytes are; bytes already in the file are not written again."""
         if output is None:
-            empty = observation.status == "ok" and trial.call.count == 0
-            return (schema.RAW if empty else schema.NONE), 0, 0, 0
-        raw: Bytes = np.ascontiguousarray(output).view(np.uint8)
-        key = (observation.digest, raw.nbytes)
-        if raw.nbytes and (key not in self._contents or not observation.digest):
-            self._contents[key] = self._store(raw)
-        encoding, offset, reference = self._contents.get(key, (schema.RAW, 0, 0))
-        return encoding, offset, raw.nbytes, reference
+            return schema.NOWHERE
+        key = (digest, int(output.nbytes))
+        if output.nbytes and (key not in self._contents or not digest):
+            ours = _InMemory(output) if isinstance(output, np.ndarray) else output
+            self._contents[key] = self._store(ours)
+        return self._contents.get(key, schema.Place(schema.RAW, 0, int(output.nbytes), 0))
 
-    def _store(self, raw: Bytes) -> tuple[bytes, int, int]:
-        reference = self._near(raw) if raw.nbytes >= XOR_LEAST else None
+    def _store(self, output: Output) -> schema.Place:
+        reference = self._near(output) if output.nbytes >= XOR_LEAST else None
         if reference is not None:
-            return schema.XOR, self._store_xor(raw, reference), reference
-        offset = self._bytes.add(raw)
-        self._references = [*self._references[1 - REFERENCES :], (offset, raw.nbytes)]
-        return schema.RAW, offset, 0
+            return schema.Place(schema.XOR, self._store_xor(output, reference), output.nbytes, reference)
+        offset = self._bytes.length
+        for start, stop in schema.spans(output.nbytes, output.step):
+            self._bytes.add(output.read(start, stop))
+        self._references = [*self._references[1 - REFERENCES :], (offset, output.nbytes)]
+        return schema.Place(schema.RAW, offset, output.nbytes, 0)
 
-    def _near(self, raw: Bytes) -> int | None:
-        """Offset of a raw output of this trial that differs little from ``raw``, by three samples of 16 KiB."""
+    def _near(self, output: Output) -> int | None:
+        """Offset of a raw output of this trial that differs little from this one, by three samples of 16 KiB."""
         piece = 1 << 14
-        starts = (0, (raw.nbytes // 2) // piece * piece, raw.nbytes - piece)
-        for offset, nbytes in reversed(self._references):
-            if nbytes != raw.nbytes:
-                continue
-            pairs = ((raw[at : at + piece], self._bytes.read(offset + at, offset + at + piece)) for at in starts)
+        starts = (0, (output.nbytes // 2) // piece * piece, output.nbytes - piece)
+        fitting = [offset for offset, nbytes in reversed(self._references) if nbytes == output.nbytes]
+        samples = [np.array(output.read(at, at + piece)) for at in starts] if fitting else []
+        for offset in fitting:
+            pairs = (
+                (ours, self._bytes.read(offset + at, offset + at + piece))
+                for ours, at in zip(samples, starts, strict=True)
+            )
             if sum(int(np.count_nonzero(ours != theirs)) for ours, theirs in pairs) <= XOR_PAYS * piece * len(starts):
                 return offset
         return None
 
-    def _store_xor(self, raw: Bytes, reference: int) -> int:
-        """Write raw XOR reference, zero-padded to whole chunks; returns the offset in 64-bit words."""
+    def _store_xor(self, output: Output, reference: int) -> int:
+        """Write output XOR reference, zero-padded to whole chunks; returns the offset in 64-bit words."""
         start = self._xor.length
         block = schema.XOR_CHUNK * 8
-        for first, stop in schema.spans(raw.nbytes, block):
+        for first, stop in schema.spans(output.nbytes, block):
             piece = np.zeros(block, dtype=np.uint8)
             theirs = self._bytes.read(reference + first, reference + stop)
-            np.bitwise_xor(raw[first:stop], theirs, out=piece[: stop - first])
+            np.bitwise_xor(output.read(first, stop), theirs, out=piece[: stop - first])
             self._xor.add(piece.view("<u8"))
         return start
+
+
+class _InMemory:
+    """An array as an ``Output``: nothing is copied."""
+
+    def __init__(self, codes: Codes) -> None:
+        self._raw: Bytes = np.ascontiguousarray(codes).view(np.uint8)
+        self.nbytes = self.step = self._raw.nbytes
+
+    def read(self, start: int, stop: int) -> Bytes:
+        return self._raw[start:stop]
 
 
 def append_event(path: Path, observation_json: Mapping[str, Any]) -> None:
