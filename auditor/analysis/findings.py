@@ -52,6 +52,8 @@ def analyze(
             replace(one, reproduce=reproduce.command(reader.plan, one, view.planned), limits=_limits(view, one))
             for one in mine
         ]
+    between, failed = _between(reader, chosen)
+    found, broken = found + between, broken | failed
     ordered = _numbered(found, list(reader.arm_names), list(chosen))
     arms = [_arm_entry(reader.arm(name)) for name in reader.arm_names]
     content = {
@@ -90,6 +92,27 @@ def _limits(view: recorded.RecordedArm, one: Finding) -> str:
     """The finding's own limits, and the arm's: what its subject, as it ran, cannot show (``limits`` of its description)."""
     of_arm = str((view.plan.get("describe") or {}).get("limits", ""))
     return " ".join(text for text in (one.limits, of_arm) if text)
+
+
+def _between(reader: RecordedRun, chosen: Mapping[str, probes.Probe]) -> tuple[list[Finding], bool]:
+    """The findings about several arms, and whether a probe failed."""
+    views = {name: reader.arm(name) for name in reader.arm_names}
+    found: list[Finding] = []
+    failed = False
+    for name, probe in chosen.items():
+        verb = probes.across(probe)
+        if verb is None:
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                for one in verb.analyze_run(list(views.values())):
+                    view = views[one.arm]
+                    words = reproduce.command(reader.plan, one, view.planned, whole_run=True)
+                    found.append(replace(one, reproduce=words, limits=_limits(view, one)))
+        except Exception as error:
+            found.append(_failed(next(iter(views.values())), name, probe.KINDS[0], error))
+            failed = True
+    return found, failed
 
 
 def _failed(view: recorded.RecordedArm, name: str, kind: str, error: Exception) -> Finding:

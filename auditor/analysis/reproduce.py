@@ -13,19 +13,20 @@ from auditor.model import Finding, Planned, Verdict
 AXES = ("collective", "op", "format", "count", "send_shift", "recv_shift", "in_place", "root", "group", "seed")
 
 
-def command(plan: Mapping[str, Any], finding: Finding, planned: Sequence[Planned]) -> str:
+def command(plan: Mapping[str, Any], finding: Finding, planned: Sequence[Planned], *, whole_run: bool = False) -> str:
     """``auditor run CONFIG --arm NAME --set ...``, quoted for a shell; for what was waived, ``auditor plan`` says it again.
 
     ``plan``: plan.json's content, with the config's path, the arguments that changed it and the axes. ``planned``: the arm's
     trials. The sweep is narrowed to the finding's scope where that is a part of an axis; what a probe chooses by itself
-    (family, fills, variant, a count or shift of its own) it chooses again.
+    (family, fills, variant, a count or shift of its own) it chooses again. ``whole_run``: the finding is about several arms, so
+    that none of them is singled out.
     """
     waived = finding.verdict is Verdict.WAIVED
     sets = {} if waived else _sets(finding, planned, plan.get("sweep", {}))
     source = plan.get("config", BUILT_IN)
     words = ["auditor", "plan" if waived else "run", *([] if source in (None, "", BUILT_IN) else [str(source)])]
     words += _kept([str(word) for word in plan.get("arguments", ())], sets)
-    if "--backend" not in words:  # that leaves one arm, named after the backend
+    if "--backend" not in words and not whole_run:  # that leaves one arm, named after the backend
         words += ["--arm", finding.arm]
     for key, value in sets.items():
         words += ["--set", f"{key}={value}"]
@@ -50,14 +51,21 @@ def _sets(finding: Finding, planned: Sequence[Planned], sweep: Mapping[str, Any]
     scope = {axis: _values(axis, finding.scope[axis]) for axis in AXES if axis in finding.scope}
     sets = {f"sweep.{axis}": _toml(values) for axis, values in scope.items() if _is_part(values, sweep.get(axis))}
     sets = _with_shifts(sets, scope)
-    mine = [one for one in planned if _within(one, finding)]
+    mine = [one for one in planned if within(one, finding)]
     repeats = max((row.repeat + 1 for row in finding.evidence if row.repeat is not None), default=0)
     if repeats > sweep.get("repeats", 0):  # a repeat that only another probe asked for
         sets["sweep.repeats"] = str(repeats)
-    names = (
-        [finding.probe] if finding.probe != "harness" else list(dict.fromkeys(n for one in mine for n in one.probes))
-    )
+    names = [finding.probe] if finding.probe != "harness" else [n for one in mine for n in one.probes]
+    names += _lenders(finding, planned)
+    names = list(dict.fromkeys(names))
     return {**sets, "probes.run": json.dumps(names)} if names else sets
+
+
+def _lenders(finding: Finding, planned: Sequence[Planned]) -> list[str]:
+    """Probes that planned the evidence's trials, where the finding's own did not."""
+    asked = {one.trial.trial_id: one.probes for one in planned}
+    some = [asked.get(row.trial, ()) for row in finding.evidence] if finding.probe != "harness" else []
+    return [probes[0] for probes in some if probes and finding.probe not in probes]
 
 
 def _is_part(values: Sequence[Any], axis: Sequence[Any] | None) -> bool:
@@ -77,7 +85,7 @@ def _with_shifts(sets: dict[str, str], scope: Mapping[str, list[Any]]) -> dict[s
     return {**rest, pair[0]: _toml(send), pair[1]: _toml(recv)}
 
 
-def _within(planned: Planned, finding: Finding) -> bool:
+def within(planned: Planned, finding: Finding) -> bool:
     """Whether a trial lies in a finding's scope and was asked for by its probe."""
     if finding.probe != "harness" and finding.probe not in planned.probes:
         return False

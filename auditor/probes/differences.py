@@ -132,14 +132,21 @@ def left_out(view: ArmView, trial: Trial, rank: int) -> Mask:
     return held if sure is None else held | sure
 
 
-def differing(view: ArmView, a: tuple[Trial, Observation], b: tuple[Trial, Observation], n: int | None = None) -> Mask:
-    """Elements (of the first ``n``) whose bits differ, those unwritten in either left out."""
+def differing(
+    view: ArmView,
+    a: tuple[Trial, Observation],
+    b: tuple[Trial, Observation],
+    n: int | None = None,
+    other: ArmView | None = None,
+) -> Mask:
+    """Elements (of the first ``n``) whose bits differ, those unwritten in either left out. ``other``: b's arm, if not a's."""
     size = min(a[0].call.count, b[0].call.count) if n is None else n
-    x, y = (view.output(trial.trial_id, seen.repeat, seen.rank)[:size] for trial, seen in (a, b))
+    sides = ((view, *a), (other or view, *b))
+    x, y = (arm.output(trial.trial_id, seen.repeat, seen.rank)[:size] for arm, trial, seen in sides)
     mask: Mask = np.not_equal(x, y)
-    for trial, seen in (a, b):
+    for arm, trial, seen in sides:
         if mask.any():
-            mask = mask & ~left_out(view, trial, seen.rank)[:size]
+            mask = mask & ~left_out(arm, trial, seen.rank)[:size]
     return mask
 
 
@@ -209,13 +216,20 @@ class Tally:
         self.compared += compared
         self.by_chance += by_chance
 
-    def evidence(self, view: ArmView, a: tuple[Trial, Observation], b: tuple[Trial, Observation], mask: Mask) -> None:
-        """A few rows: ``observed`` is b's bits, ``expected`` a's."""
+    def evidence(
+        self,
+        view: ArmView,
+        a: tuple[Trial, Observation],
+        b: tuple[Trial, Observation],
+        mask: Mask,
+        other: ArmView | None = None,
+    ) -> None:
+        """A few rows: ``observed`` is b's bits, ``expected`` a's. ``other``: b's arm, if not a's."""
         room = min(4, common.MAX_ROWS - len(self.rows))
         at = np.flatnonzero(mask)[: max(room, 0)]
         if len(at):
             (ta, sa), (tb, sb) = a, b
-            seen = view.output(tb.trial_id, sb.repeat, sb.rank)[at]
+            seen = (other or view).output(tb.trial_id, sb.repeat, sb.rank)[at]
             wanted = view.output(ta.trial_id, sa.repeat, sa.rank)[at]
             self.rows += rows_at(tb, sb, at, seen, wanted)
 

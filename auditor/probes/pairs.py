@@ -15,8 +15,9 @@ from auditor.probes.splits import Change, PathSplit
 from auditor.probes.statistics import clopper_pearson
 
 
-def changes(view: ArmView, a: Stable, b: Stable) -> tuple[list[Change], list[int], int]:
-    """(what differs, ranks that count, elements compared in each) between two trials of the same data.
+def changes(view: ArmView, a: Stable, b: Stable, other: ArmView | None = None) -> tuple[list[Change], list[int], int]:
+    """(what differs, ranks that count, elements compared in each) between two trials of the same data, or two arms' (``other``:
+    b's) answers to one trial.
 
     The ranks of an all_reduce hold the same sums: the first whose bits changed stands for all. Shares of a reduce_scatter count
     one by one; where the counts differ, only the first member's begins with the same data.
@@ -34,7 +35,7 @@ def changes(view: ArmView, a: Stable, b: Stable) -> tuple[list[Change], list[int
             continue
         looked.add(pair)
         if x.digest != y.digest or a.trial.call.count != b.trial.call.count:
-            mask = differing(view, (a.trial, x), (b.trial, y), size)
+            mask = differing(view, (a.trial, x), (b.trial, y), size, other)
             if mask.any():
                 found.append((x, y, mask))
     return found, ranks if every else ranks[:1], size
