@@ -16,6 +16,7 @@ ARCHITECTURES = ("90a", "100a", "103a")
 MODULES = {
     "bytes": (cuda.BYTES, ("fill_2_scaled", "fill_8", "fill_pattern", "compare", "list_compare")),
     "classes": (cuda.CLASSES, ("classify_bfloat16_scaled", "classify_binary64", "expect_rest", "list_expect")),
+    "workloads": (cuda.WORKLOADS, ("histogram_ordered_4", "histogram_atomic_8")),
 }
 
 
@@ -63,7 +64,7 @@ def test_the_sources_compile(tmp_path: Path, module: str, architecture: str) -> 
 def test_every_source_is_shipped_and_used() -> None:
     folder = files("auditor.kernels")
     here = {item.name for item in folder.iterdir() if item.name.endswith((".cu", ".cuh"))}
-    assert here == {*cuda.BYTES, *cuda.CLASSES}
+    assert here == {*cuda.BYTES, *cuda.CLASSES, *cuda.WORKLOADS}
     assert all("#include" not in cuda.source(names) for names, _ in MODULES.values())
     assert all(len((folder / name).read_text().splitlines()) <= 400 for name in here)
 

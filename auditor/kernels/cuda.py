@@ -24,6 +24,7 @@ from auditor.numerics.recipes import Recipe
 
 BYTES = ("rules.cuh", "pieces.cuh", "audit.cu")  # fills and comparisons of bytes: all that recording needs
 CLASSES = ("rules.cuh", "pieces.cuh", "exact.cuh", "sums.cuh", "classes.cu")
+WORKLOADS = ("rules.cuh", "pieces.cuh", "workloads.cu")  # local kernels to be calibrated
 OPTIONS = ("--std=c++17",)
 BLOCKS_PER_PROCESSOR = 8  # of 256 threads: as many as a multiprocessor holds
 
@@ -35,7 +36,9 @@ def source(names: Sequence[str]) -> str:
 
 
 def module_of(kernel: str) -> tuple[str, ...]:
-    """The sources that hold a kernel. Two modules, since the larger takes seconds to compile and is rarely needed."""
+    """The sources that hold a kernel. Several modules, since the largest takes seconds to compile and is rarely needed."""
+    if kernel.startswith("histogram"):
+        return WORKLOADS
     return CLASSES if "classify" in kernel or "expect" in kernel else BYTES
 
 

@@ -7,18 +7,6 @@
 
 const int EIGHT = 8;
 
-// a + b with subnormals kept. CuPy compiles with -ftz=true, whatever it is asked for, which would make zeros of subnormal
-// terms, sums and errors; an instruction that is written out stays as it is.
-FN float plus(float a, float b) {
-#ifdef __CUDACC__
-    float sum;
-    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
-    return sum;
-#else
-    return a + b;
-#endif
-}
-
 FN float minus(float a, float b) { return plus(a, as_float(as_word(b) ^ 0x80000000u)); }
 
 FN u32 lifted(u32 code, int shift) {
