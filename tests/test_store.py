@@ -103,6 +103,8 @@ def test_outputs_come_back_bit_for_bit(tmp_path: Path, joined: Callable[[Path], 
             assert output.dtype == FORMATS[fmt].dtype
             assert not output.flags.writeable
             np.testing.assert_array_equal(output, codes_of(trial, repeat))
+            pieces = list(reader.arm("a").pieces(trial.trial_id, repeat, 0))
+            np.testing.assert_array_equal(np.concatenate([output[:0], *pieces]), output)
         assert verify(reader.path) == reader.problems == []
 
 

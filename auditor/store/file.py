@@ -279,6 +279,30 @@ def rows_of(rows: Rows) -> Iterator[Row]:
     return (Row._make(values) for start, stop in schema.spans(len(rows), 4096) for values in rows[start:stop].tolist())
 
 
+def sources_of(file: RecordFile, directory: Path) -> list[dict[str, Any]]:
+    """The recording processes whose rows a file holds."""
+    if file.kind == "run":
+        try:
+            return list(file.json("sources"))
+        except EvidenceError:
+            return []  # verify names it
+    if file.kind != "shard":
+        return []
+    attributes = file.attributes
+    at = file.path.resolve()
+    inside = at.is_relative_to(directory.resolve())
+    return [
+        {
+            "file": (at.relative_to(directory.resolve()) if inside else Path(at.name)).as_posix(),
+            "arm": str(attributes["arm"]),
+            "ranks": [int(rank) for rank in attributes["ranks"]],
+            "attempt": int(attributes["attempt"]),
+            "size": file.path.stat().st_size,
+            "environment": json.loads(attributes["environment"]),
+        }
+    ]
+
+
 def _present(dataset: h5py.Dataset, size: int) -> int | bool:
     """Leading elements whose bytes lie within ``size`` bytes of file; True where all do.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from auditor.errors import EvidenceError
 from auditor.model import Bytes, Codes, Observation, Planned
 from auditor.numerics.formats import FORMATS
 from auditor.store import schema
-from auditor.store.file import RecordFile
+from auditor.store.file import RecordFile, sources_of
 from auditor.store.schema import Row
 
 CACHE_BYTES = 256 << 20
@@ -231,30 +231,6 @@ class RunReader:
         return read_events(schema.events_path(self.path, name)) + (read_events(beside) if mine else [])
 
 
-def sources_of(file: RecordFile, directory: Path) -> list[dict[str, Any]]:
-    """The recording processes whose rows a file holds."""
-    if file.kind == "run":
-        try:
-            return list(file.json("sources"))
-        except EvidenceError:
-            return []  # verify names it
-    if file.kind != "shard":
-        return []
-    attributes = file.attributes
-    at = file.path.resolve()
-    inside = at.is_relative_to(directory.resolve())
-    return [
-        {
-            "file": (at.relative_to(directory.resolve()) if inside else Path(at.name)).as_posix(),
-            "arm": str(attributes["arm"]),
-            "ranks": [int(rank) for rank in attributes["ranks"]],
-            "attempt": int(attributes["attempt"]),
-            "size": file.path.stat().st_size,
-            "environment": json.loads(attributes["environment"]),
-        }
-    ]
-
-
 class RecordedArm:
     """One arm of a recorded run; satisfies ``model.ArmView``."""
 
@@ -322,7 +298,18 @@ class RecordedArm:
         """The same range read once more, later; read-only. Raises EvidenceError where it was not, or cannot be read."""
         return self._codes("second reading", (trial_id, repeat, rank))
 
+    def pieces(self, trial_id: str, repeat: int, rank: int) -> Iterator[Codes]:
+        """The output in order, 4 MiB at most at a time and not kept: for outputs that are too large to hold."""
+        file, row = self._find("output", (trial_id, repeat, rank))
+        self._reader._touch(file)
+        return (piece.view(FORMATS[row.format.decode()].dtype) for piece in file.blocks(row))
+
     def _codes(self, what: str, key: tuple[str, int, int]) -> Codes:
+        file, row = self._find(what, key)
+        codes: Codes = self._reader.read(file, row).view(FORMATS[row.format.decode()].dtype)
+        return codes
+
+    def _find(self, what: str, key: tuple[str, int, int]) -> tuple[RecordFile, Row]:
         self.observations(key[0])
         place = self._outputs.get(key)
         row = None if place is None else place[0].row(place[1])
@@ -333,8 +320,7 @@ class RecordedArm:
             raise EvidenceError(
                 f"{self._reader.path}: no {what} was recorded for {where}; see what it has with: auditor show"
             )
-        codes: Codes = self._reader.read(place[0], row).view(FORMATS[row.format.decode()].dtype)
-        return codes
+        return place[0], row
 
     def _collect(self, trial_id: str) -> tuple[Observation, ...]:
         latest: dict[tuple[int, int], tuple[Row, Place]] = {}
