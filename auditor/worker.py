@@ -3,6 +3,7 @@
 ``probe``: what a backend offers here. ``serve``: a parent that forks one child a job, for backends that drive every rank from
 one process; the subject is first imported in the child, so every child is fresh and a crash costs milliseconds. ``shim``: under
 mpiexec, one rank's parent, which notes how the rank ended: the launcher itself reports only that somebody did. ``job``: the rank.
+``case``: plays cases of literal bytes, for whoever looks for a smaller one.
 """
 
 from __future__ import annotations
@@ -146,13 +147,14 @@ def run_job(job: JobFile, control: Any, rank_n: int, local_ranks: tuple[int, ...
 
     plan = Plan.load(job.run_dir)
     arm = plan.arm(job.arm)
+    question = environment.not_asked_here() if node_rank else environment.ask()  # answered while the subject starts
     progress = FileProgress(job.side(local_ranks[0], "progress"))
     by_id = {planned.trial.trial_id: planned for planned in arm.trials}
     backend_class = choose(arm.backend, arm.options)
     world = World(rank_n=rank_n, local_ranks=local_ranks, node_rank=node_rank, control=control)
     backend = backend_class(world, arm.options)
     meta = {"run_id": plan.run_id, "plan_id": plan.plan_id, "arm": job.arm, "attempt": job.attempt}
-    where = {"ranks": list(local_ranks), "environment": environment.collect()}
+    where = {"ranks": list(local_ranks), "environment": environment.collect(gpus=question.answer())}
     writer = ShardWriter(job.shard(local_ranks[0]), {**meta, **where})
     try:
         assert arm.capabilities is not None
@@ -259,6 +261,21 @@ def _rank(job_path: str) -> int:
     return status
 
 
+def _case(directory: Path, rank_n: str = "") -> int:
+    """Play what is put into a directory: all ``rank_n`` ranks in this process, or the launcher's one."""
+    from auditor.evidence.perform import serve
+
+    die_with_parent()
+    if rank_n:
+        serve(directory, LocalControl(), int(rank_n), tuple(range(int(rank_n))))
+        return 0
+    from auditor.mpi_control import MpiControl
+
+    control = MpiControl()
+    serve(directory, control, control.size, (control.rank,), node_rank(os.environ))
+    return 0
+
+
 def main(argv: list[str]) -> int:
     """Entry of ``python -m auditor.worker``; not for people."""
     verb, rest = argv[0], argv[1:]
@@ -267,6 +284,8 @@ def main(argv: list[str]) -> int:
         return _serve()
     if verb == "shim":
         return _shim(rest[0])
+    if verb == "case":
+        return _case(Path(rest[0]), *rest[1:])
     return _rank(rest[0])
 
 
