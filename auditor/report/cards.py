@@ -10,6 +10,7 @@ from auditor.model import Trial, Verdict
 from auditor.numerics.formats import FORMATS, Format
 from auditor.report import values
 from auditor.report.figures import ADDRESSES, SEND_ADDRESSES
+from auditor.report.kinds import About, about
 from auditor.report.words import Row, listed, many, measure, number, one_line, percent, scope, verdict_of
 
 TABLE_ROWS, EVIDENCE_ROWS, INPUTS = 16, 16, 8  # shown at most; totals are stated
@@ -28,6 +29,8 @@ DEFAULTS: Mapping[str, Any] = {
     "tiled": 1,
     "variant": "plain",
 }
+Hosts = Mapping[tuple[str, int], str]  # (arm, rank) -> host
+RANKS = 12  # ranks of a finding that are named
 FIRST = ("collective", "op", "format", "rank_n", "count", "send_shift", "recv_shift", "in_place", "family", "seed")
 
 
@@ -73,7 +76,9 @@ class EvidenceRow:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """``columns``: which optional columns of the evidence table hold anything."""
+    """``where``: the ranks, and where there are several the hosts, that the evidence names; ``columns``: which optional columns
+    of the evidence table hold anything.
+    """
 
     id: str
     arm: str
@@ -81,6 +86,8 @@ class Card:
     kind: str
     verdict: Verdict
     claim: str
+    about: About
+    where: str
     limits: str
     reproduce: str
     facts: tuple[Fact, ...]
@@ -91,9 +98,9 @@ class Card:
     columns: frozenset[str]
 
 
-def card(row: Row, trials: Mapping[str, Trial], rows_kept: int = EVIDENCE_ROWS) -> Card:
-    """``trials``: those of the finding's arm, by id."""
-    rows = [one for one in row.get("evidence", ()) if isinstance(one, Mapping)]
+def card(row: Row, trials: Mapping[str, Trial], rows_kept: int = EVIDENCE_ROWS, hosts: Hosts | None = None) -> Card:
+    """``trials``: those of the finding's arm, by id; ``hosts``: where ranks ran, where that was not one host."""
+    rows = evidence(row)
     shown = tuple(evidence_row(one, trials) for one in rows[:rows_kept])
     total = measure(row).get("evidence_total")
     optional = ("index", "byte", "inputs", "apart", "expected")
@@ -104,6 +111,8 @@ def card(row: Row, trials: Mapping[str, Trial], rows_kept: int = EVIDENCE_ROWS) 
         kind=one_line(row.get("kind", "")),
         verdict=verdict_of(row),
         claim=one_line(row.get("claim", "")),
+        about=about(one_line(row.get("kind", ""))),
+        where=where(row, hosts or {}),
         limits=one_line(row.get("limits", "")),
         reproduce=str(row.get("reproduce", "")),
         facts=facts(measure(row)),
@@ -113,6 +122,22 @@ def card(row: Row, trials: Mapping[str, Trial], rows_kept: int = EVIDENCE_ROWS) 
         evidence_total=number(total if isinstance(total, int) and total > len(rows) else len(rows)),
         columns=frozenset(name for name in optional if any(_holds(one, name) for one in shown)),
     )
+
+
+def evidence(row: Row) -> list[Mapping[str, Any]]:
+    """A finding's rows of evidence, as far as they are any."""
+    rows = row.get("evidence")
+    return [one for one in rows if isinstance(one, Mapping)] if isinstance(rows, (list, tuple)) else []
+
+
+def where(row: Row, hosts: Hosts) -> str:
+    """``rank 3 on node7``: the ranks that a FAIL's evidence names; empty where it names none, or for another verdict."""
+    if verdict_of(row) is not Verdict.FAIL:
+        return ""
+    ranks = sorted({rank for one in evidence(row) if isinstance(rank := one.get("rank"), int)})
+    arm = str(row.get("arm", ""))
+    told = [f"{rank} on {hosts[arm, rank]}" if (arm, rank) in hosts else str(rank) for rank in ranks]
+    return f"rank{'s' if len(told) > 1 else ''} {listed(told, RANKS)}" if told else ""
 
 
 def _holds(row: EvidenceRow, name: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from auditor.model import Verdict
+from auditor.report.advice import code_words
 from auditor.report.words import Labels, Row, bare_claim, gist, one_line, tally, tally_text, verdict_of, worst_of
 
 PAPER = 160  # columns where nobody says how many there are
@@ -18,14 +19,6 @@ ANSI = {
     Verdict.INFORMATION: "1;36",
     Verdict.PASS: "1;32",
     Verdict.WAIVED: "1",
-}
-CODES = {
-    0: "nothing FAILs",
-    1: "something FAILs",
-    2: "wrong usage or config",
-    3: "the auditor failed, or a backend is absent",
-    5: "nothing conclusive",
-    130: "interrupted",
 }
 
 
@@ -47,7 +40,7 @@ def summary_lines(content: Mapping[str, Any], width: int | None) -> list[str]:
 
 def _verdict_line(content: Mapping[str, Any], rows: Sequence[Row]) -> str:
     code = content.get("exit_code")
-    words = CODES.get(code, "") if isinstance(code, int) else ""
+    words = code_words(code)
     meaning = f" ({words})" if words else ""
     run = one_line(content.get("run_id", ""))
     return f"{content.get('verdict', 'WAIVED')}  exit code {code}{meaning}: {tally_text(rows)}; run {run}"

@@ -28,7 +28,7 @@ CLASSES = (
 )
 
 _WHERE = re.compile(r"^(?P<collective>\S[^:]*?) (?P<op>\S+) of (?P<format>\S[^:]*?) on \S[^:]*? ranks: ")
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def clean(text: Any) -> str:
@@ -70,6 +70,12 @@ def listed(values: Iterable[Any], cap: int = 12) -> str:
     """``1, 2, 5``; long lists are cut and their length is stated."""
     texts = [str(value) for value in values]
     return ", ".join(texts) if len(texts) <= cap else ", ".join(texts[:cap]) + f", … ({len(texts):,} in all)"
+
+
+def part(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A part of a mapping that is a mapping itself; empty where it is missing or anything else."""
+    found = mapping.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def many(value: Any) -> list[Any]:
@@ -138,18 +144,16 @@ def _axis(row: Row, axis: str) -> tuple[str, ...]:
 
 
 def scope(row: Row) -> Mapping[str, Any]:
-    found = row.get("scope")
-    return found if isinstance(found, Mapping) else {}
+    return part(row, "scope")
 
 
 def measure(row: Row) -> Mapping[str, Any]:
-    found = row.get("measure")
-    return found if isinstance(found, Mapping) else {}
+    return part(row, "measure")
 
 
 def bare_claim(row: Row) -> str:
-    """The claim without the cell that it begins with: labels say that shorter."""
-    return _WHERE.sub("", one_line(row.get("claim", "")))
+    """The claim without the cell, or the word for a waiver, that it begins with: labels and verdicts say that shorter."""
+    return _WHERE.sub("", one_line(row.get("claim", ""))).removeprefix("Waived: ")
 
 
 def mode_text(row: Row) -> str:

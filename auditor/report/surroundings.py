@@ -1,0 +1,146 @@
+"""Where a run was recorded: machine, GPUs, versions, steering variables, hosts and their ranks; and the digests of its files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from auditor.report.cards import Hosts
+from auditor.report.words import listed, number, one_line, part, plural
+from auditor.store import RunReader
+
+HOST_ROWS = 64  # hosts of the table; the page states the total
+NO_HOST = "an unrecorded host"
+
+
+def environment(reader: RunReader) -> dict[str, Any]:
+    """Of the first recording process, and of every host; variables that differ between processes are marked."""
+    sources = reader.sources()
+    every = [source["environment"] for source in sources]
+    by_host = hosts(sources)
+    return {
+        "facts": list(_facts(reader.environment)),
+        "packages": [(one_line(k), one_line(v)) for k, v in part(reader.environment, "packages").items()],
+        "variables": list(_variables(every)),
+        "processes": plural(len(sources), "recording process").replace("processs", "processes"),
+        "hosts": [_host_row(host, mine) for host, mine in list(by_host.items())[:HOST_ROWS]]
+        if len(by_host) > 1
+        else [],
+        "hosts_total": len(by_host),
+    }
+
+
+def hosts(sources: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The recording processes by the host that they ran on."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for source in sources:
+        found.setdefault(host_of(source["environment"]), []).append(source)
+    return found
+
+
+def host_of(env: Mapping[str, Any]) -> str:
+    return one_line(part(env, "system").get("host") or NO_HOST)
+
+
+def rank_hosts(sources: Sequence[Mapping[str, Any]]) -> Hosts:
+    """(arm, rank) -> host; empty where one host recorded everything, since naming it tells nothing."""
+    found = {
+        (str(source.get("arm", "")), rank): host_of(source["environment"])
+        for source in sources
+        for rank in source.get("ranks", ())
+    }
+    return found if len(set(found.values())) > 1 else {}
+
+
+def _host_row(host: str, mine: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, str, str]:
+    """Host, its ranks by arm, GPUs, driver, CPU and kernel."""
+    env = mine[0]["environment"]
+    system, cards = part(env, "system"), part(env, "gpus")
+    ranks: dict[str, set[int]] = {}
+    for source in mine:
+        ranks.setdefault(one_line(source.get("arm", "")), set()).update(source.get("ranks", ()))
+    told = "; ".join(f"{arm} {spans(some)}" for arm, some in ranks.items())
+    cpu = " · ".join(str(x) for x in (part(env, "cpu").get("model"), system.get("kernel")) if x)
+    return host, one_line(told), models(cards) or "none seen", one_line(cards.get("driver") or ""), one_line(cpu)
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """``0–3, 7``."""
+    runs: list[list[int]] = []
+    for n in sorted(set(numbers)):
+        if runs and runs[-1][1] == n - 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return listed(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+
+
+def models(cards: Mapping[str, Any]) -> str:
+    """``8 x NVIDIA H200``."""
+    told = cards.get("models")
+    counts = Counter(one_line(model) for model in told) if isinstance(told, (list, tuple)) else {}
+    return listed(f"{n} x {model}" for model, n in counts.items())
+
+
+def facts_of(env: Mapping[str, Any]) -> dict[str, str]:
+    """What should be alike on every host of a cluster, by name."""
+    system, cards = part(env, "system"), part(env, "gpus")
+    told = {
+        "GPU driver": cards.get("driver"),
+        "GPU models": models(cards),
+        "CPU model": part(env, "cpu").get("model"),
+        "kernel": system.get("kernel"),
+        "Python": env.get("python"),
+        **{f"package {name}": version for name, version in part(env, "packages").items()},
+    }
+    return {name: one_line(value) for name, value in told.items() if value}
+
+
+def _facts(env: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    made, system, cpu, cards = (part(env, key) for key in ("auditor", "system", "cpu", "gpus"))
+    memory = env.get("memory_bytes")
+    told = {
+        "GPUs": models(cards) or "none seen",
+        "GPU driver": cards.get("driver"),
+        "host": system.get("host"),
+        "CPU": f"{cpu.get('model')} ({cpu.get('usable')} of {cpu.get('count')} usable)" if cpu else None,
+        "memory": f"{memory / 2**30:.1f} GiB" if isinstance(memory, (int, float)) else None,
+        "operating system": " · ".join(
+            str(system[key]) for key in ("os", "kernel", "machine", "libc") if system.get(key)
+        ),
+        "Python": env.get("python"),
+        "auditor": " ".join(str(one) for one in (made.get("version"), made.get("commit")) if one),
+    }
+    yield from ((key, one_line(value)) for key, value in told.items() if value)
+
+
+def _variables(every: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, bool]]:
+    """Name, value(s), and whether processes differ in it."""
+    found: dict[str, dict[str | None, None]] = {}
+    told = [part(env, "variables") for env in every]
+    for name in sorted({name for variables in told for name in variables}):
+        found[name] = dict.fromkeys(variables.get(name) for variables in told)
+    for name, seen in found.items():
+        texts = [one_line(value) if value is not None else "(not set)" for value in seen]
+        yield one_line(name), listed(texts, 4), len(texts) > 1
+
+
+def digests(run_dir: Path, reader: RunReader) -> list[tuple[str, str]]:
+    """What ties a page to the files of its run."""
+    told = [("run", reader.run_id), ("plan", str(reader.plan["plan_id"]))]
+    for name in ("run.h5", "findings.json", "plan.json"):
+        path = run_dir / name
+        told.append((f"SHA-256 of {name}", sha256(path) if path.is_file() else "there is no such file"))
+    if not (run_dir / "run.h5").is_file():
+        told.append(
+            ("shards", listed([f"{source['file']} ({number(source['size'])} bytes)" for source in reader.sources()], 8))
+        )
+    return told
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
