@@ -426,6 +426,16 @@ def test_the_command_plans_the_trials_of_the_finding_again(tmp_path: Path) -> No
 # ------------------------------------------------------------------------------------------------------------------- files
 
 
+EMPTY: dict[str, Any] = {
+    "schema": SCHEMA,
+    "run_id": "r1",
+    "verdict": "WAIVED",
+    "exit_code": 5,
+    "arms": [],
+    "findings": [],
+}
+
+
 def test_findings_survive_their_file(tmp_path: Path) -> None:
     content = analyze(Run(Arm([one(probe="tail")])), known={"tail": probe(Verdict.PASS)})
     path = write_findings(tmp_path, content)
@@ -437,10 +447,10 @@ def test_findings_survive_their_file(tmp_path: Path) -> None:
 
 
 def test_a_half_written_file_never_replaces_a_whole_one(tmp_path: Path) -> None:
-    write_findings(tmp_path, {"schema": SCHEMA, "n": 1})
+    write_findings(tmp_path, EMPTY)
     with pytest.raises(TypeError):
-        write_findings(tmp_path, {"schema": SCHEMA, "n": object()})
-    assert read_findings(tmp_path)["n"] == 1
+        write_findings(tmp_path, {**EMPTY, "run_id": object()})
+    assert read_findings(tmp_path) == EMPTY
 
 
 def test_a_directory_that_cannot_be_written_or_read_is_told(tmp_path: Path) -> None:
@@ -454,8 +464,35 @@ def test_a_directory_that_cannot_be_written_or_read_is_told(tmp_path: Path) -> N
     with pytest.raises(EvidenceError, match="is not JSON"):
         read_findings(tmp_path)
     (tmp_path / "findings.json").write_text('{"schema": "auditor-findings/9"}')
-    with pytest.raises(EvidenceError, match="is not of schema 'auditor-findings/1'"):
+    with pytest.raises(
+        EvidenceError, match="its schema is 'auditor-findings/9', this version reads 'auditor-findings/1'"
+    ):
         read_findings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"exit_code": None}, "exit_code = None is not a whole number"),
+        ({"exit_code": True}, "exit_code = True is not a whole number"),
+        ({"verdict": 3}, "verdict = 3 is not a word"),
+        ({"arms": {}}, "arms is not a list"),
+        ({"findings": None}, "findings is not a list"),
+        ({"findings": [{}, None]}, r"findings\[1\] is not an object"),
+    ],
+)
+def test_findings_of_another_shape_are_told_by_their_part(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    write_findings(tmp_path, {**EMPTY, **changes})
+    with pytest.raises(EvidenceError, match=rf"findings\.json: {words}; make it again with: auditor analyze"):
+        read_findings(tmp_path)
+
+
+def test_a_run_that_is_no_directory_is_told(tmp_path: Path) -> None:
+    with pytest.raises(EvidenceError, match="nowhere: there is no such directory; name a run directory"):
+        read_findings(tmp_path / "nowhere")
+    (tmp_path / "run.h5").touch()
+    with pytest.raises(EvidenceError, match=r"run\.h5: is a file; name a run directory"):
+        read_findings(tmp_path / "run.h5")
 
 
 def test_evidence_keeps_its_fields() -> None:

@@ -135,7 +135,6 @@ def test_odd_shapes_do_not_stop_the_page(tmp_path: Path) -> None:
     content = json.loads((run_dir / "findings.json").read_text())
     odd: list[Any] = [
         {},
-        None,
         {
             "id": "F1",
             "verdict": "MAYBE",

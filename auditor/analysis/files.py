@@ -48,8 +48,13 @@ def write_findings(run_dir: Path, content: Mapping[str, Any]) -> Path:
 
 
 def read_findings(run_dir: Path) -> dict[str, Any]:
-    """What ``findings.json`` holds. Raises EvidenceError where it is missing, torn or of another kind."""
-    path = Path(run_dir) / NAME
+    """What ``findings.json`` holds. Raises EvidenceError where it is missing, torn, of another kind or not of its schema."""
+    run_dir = Path(run_dir)
+    path = run_dir / NAME
+    again = f"make it again with: auditor analyze {run_dir}"
+    if not run_dir.is_dir():
+        what = "is a file" if run_dir.exists() else "there is no such directory"
+        raise EvidenceError(f"{run_dir}: {what}; name a run directory, as auditor run prints it")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -57,7 +62,27 @@ def read_findings(run_dir: Path) -> dict[str, Any]:
             f"{path}: cannot be read: {error.strerror}; make it with: auditor analyze {run_dir}"
         ) from error
     except ValueError as error:
-        raise EvidenceError(f"{path}: is not JSON ({error}); make it again with: auditor analyze {run_dir}") from error
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise EvidenceError(f"{path}: is not of schema {SCHEMA!r}; make it again with: auditor analyze {run_dir}")
-    return content
+        raise EvidenceError(f"{path}: is not JSON ({error}); {again}") from error
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise EvidenceError(f"{path}: its schema is {schema!r}, this version reads {SCHEMA!r}; {again}")
+    wrong = _wrong_shape(content)
+    if wrong:
+        raise EvidenceError(f"{path}: {wrong}; {again}")
+    return dict(content)
+
+
+def _wrong_shape(content: Mapping[str, Any]) -> str:
+    """Which part of findings.json has not the form that readers rely on; empty where all have."""
+    if type(content.get("exit_code")) is not int:
+        return f"exit_code = {content.get('exit_code')!r} is not a whole number"
+    if not isinstance(content.get("verdict"), str):
+        return f"verdict = {content.get('verdict')!r} is not a word"
+    for key in ("arms", "findings"):
+        rows = content.get(key)
+        if not isinstance(rows, list):
+            return f"{key} is not a list"
+        odd = next((number for number, row in enumerate(rows) if not isinstance(row, dict)), None)
+        if odd is not None:
+            return f"{key}[{odd}] is not an object"
+    return ""
