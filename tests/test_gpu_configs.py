@@ -11,7 +11,7 @@ from auditor.model import COLLECTIVES, OPS, Capabilities
 from auditor.plan import build
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-FULL = ("nccl", "nccl_one_gpu", "nvshmem")
+FULL = ("nccl", "nccl_one_gpu", "nvshmem", "nvshmem_one_gpu")
 NAMES = (*FULL, *(f"evidence_{name}" for name in FULL))
 SWITCHES = ({"NCCL_NVLS_ENABLE": "0"}, {"NVSHMEM_DISABLE_NVLS": "1"}, {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"})
 
@@ -62,10 +62,16 @@ def test_every_arm_of_a_config_is_of_its_backend_with_known_options(name):
         assert one == full.arm(one.name)
 
 
-@pytest.mark.parametrize("name", ["nccl_one_gpu", "evidence_nccl_one_gpu"])
-def test_four_ranks_share_a_gpu_where_the_config_says_so(name):
-    """As many device numbers as ranks, all the same, and the variable without which NCCL refuses them."""
+SHARING = [name for name in NAMES if name.endswith("one_gpu")]
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_up_to_eight_ranks_share_a_gpu_where_the_config_says_so(name):
+    """A device number for each of eight ranks, all the same, and what each library wants before it lets them share."""
     for arm in load(CONFIGS / f"{name}.toml").arms:
-        assert arm.options["devices"] == [0] * arm.ranks
-        if arm.name != "nvls":
+        assert arm.options["devices"] == [0] * 8
+        assert 2 <= arm.ranks <= 8
+        if arm.backend == "nccl" and arm.name != "nvls":
             check_sharing(SHARED_GPU_FROM, arm.ranks, arm.env)
+        if arm.backend == "nvshmem":
+            assert 8 * int(arm.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) <= 100
