@@ -12,7 +12,7 @@ import pytest
 from auditor.cli import COMMANDS
 from auditor.config import KINDS
 from auditor.model import Verdict
-from auditor.report import advice, head, kinds, notices, surroundings
+from auditor.report import advice, gpus, head, kinds, notices, surroundings
 from auditor.report.words import Labels
 
 PLAN = {"config": "c.toml", "arguments": ["--set", "sweep.count=[1, 2]"]}
@@ -199,6 +199,58 @@ def test_hosts_that_differ_in_a_driver_or_package_are_named() -> None:
     assert told([{"name": "a"}], sources) == [
         "The hosts differ in GPU driver: 575 on node0; 580 on node1 and 3 more hosts."
     ]
+
+
+SICK = {
+    "index": 3,
+    "name": "NVIDIA H200",
+    "memory_bytes": 141 << 30,
+    "pci": "00000000:19:00.0",
+    "ecc_errors": {"uncorrected_volatile": 2, "corrected_volatile": 900},
+    "remapped_rows": {"failed": 1, "pending": 0},
+    "nvlink": {
+        "links": {"active": 17, "inactive": 1},
+        "versions": ["4.0"],
+        "errors": {"replay": 5, "recovery": 0, "crc_data": "not supported"},
+    },
+    "fabric": {"state": "in progress"},
+    "mig_mode": {"current": 1, "pending": 0},
+}
+WELL = {
+    "index": 0,
+    "name": "NVIDIA H200",
+    "ecc_errors": "not supported",
+    "nvlink": {"links": {"active": 18}, "errors": {"replay": 0}},
+    "fabric": "not supported",
+}
+
+
+def test_what_speaks_against_a_gpu_is_told_with_its_host() -> None:
+    asked = {"devices": [WELL, SICK, {"index": 7, "refused": "GpuIsLost"}]}
+    sources = [
+        source("a", [1], "node7", gpus={"management_library": "not asked: the first process of this node asks"}),
+        source("a", [0], "node7", gpus=asked),
+    ]
+    sick, lost, _one_host = told([{"name": "a"}], sources)
+    assert sick == (
+        "GPU 3 of node7: 2 uncorrected memory errors since its driver was loaded; a memory row could not be remapped; "
+        "1 of 18 NVLinks are inactive; NVLink errors (replay 5); its NVLink fabric is in progress; it is partitioned (MIG)."
+    )
+    assert lost == "GPU 7 of node7: does not answer (GpuIsLost)."
+    assert told([], [source("a", [0], gpus={"devices": "refused: x"})]) == []
+
+
+def test_gpus_have_a_row_each() -> None:
+    assert gpus.row("node7", SICK) == (
+        "node7 3",
+        "NVIDIA H200",
+        "141 GiB",
+        "17 active; 1 inactive; version 4.0; errors: replay 5",
+        "2",
+        "00000000:19:00.0",
+    )
+    assert gpus.row("", WELL) == ("0", "NVIDIA H200", "", "18 active", "", "")
+    assert gpus.row("", {"index": 7, "refused": "GpuIsLost"})[1] == "GpuIsLost"
 
 
 def test_switched_off_multicast_is_told_where_a_gpu_took_part() -> None:

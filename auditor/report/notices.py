@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from auditor.multicast import multicast_forbidden
-from auditor.report.surroundings import NO_HOST, facts_of, hosts
+from auditor.report import gpus
+from auditor.report.surroundings import NO_HOST, facts_of, hosts, spokesman
 from auditor.report.words import listed, one_line, part, plural
 
 NOTICES = 12  # lines at most
@@ -21,7 +22,7 @@ def notices(
     """
     arms = [arm for arm in content.get("arms", ()) if isinstance(arm, Mapping)]
     told = [*_problems(problems), *_not_run(arms, reasons), *_models(arms), *_shared(arms)]
-    told += [*_one_host(arms, sources), *_switched_off(arms, sources), *_unlike(sources)]
+    told += [*_sick(sources), *_one_host(arms, sources), *_switched_off(arms, sources), *_unlike(sources)]
     if len(told) <= NOTICES:
         return told
     return [*told[: NOTICES - 1], f"and {len(told) - NOTICES + 1} more: see “What was audited” and “Environment”."]
@@ -63,6 +64,14 @@ def _shared(arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{listed(_names(some))}: {words}"
 
 
+def _sick(sources: Sources) -> Iterator[str]:
+    """What the driver's library said against a GPU: the first suspect where a rank of it differs."""
+    for host, mine in hosts(sources).items():
+        for device in gpus.devices(spokesman(mine)):
+            if said := list(gpus.ailments(device)):
+                yield f"GPU {one_line(device.get('index', '?'))} of {host}: {'; '.join(said)}."
+
+
 def _one_host(arms: Sequence[Mapping[str, Any]], sources: Sources) -> Iterator[str]:
     """Arms of several ranks that one host held, where ranks are processes: no network took part."""
     alone = []
@@ -91,7 +100,7 @@ def _unlike(sources: Sources) -> Iterator[str]:
     """Versions and models that differ between hosts: the likely cause of a rank that differs."""
     found: dict[str, dict[str, list[str]]] = {}
     for host, mine in hosts(sources).items():
-        for name, value in facts_of(mine[0]["environment"]).items():
+        for name, value in facts_of(spokesman(mine)).items():
             found.setdefault(name, {}).setdefault(value, []).append(host)
     for name, by_value in found.items():
         if len(by_value) > 1:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from auditor.report import gpus
 from auditor.report.cards import Hosts
 from auditor.report.words import listed, number, one_line, part, plural
 from auditor.store import RunReader
 
-HOST_ROWS = 64  # hosts of the table; the page states the total
+HOST_ROWS = GPU_ROWS = 64  # hosts and GPUs in the tables; the page states the total
 NO_HOST = "an unrecorded host"
 
 
@@ -21,8 +21,12 @@ def environment(reader: RunReader) -> dict[str, Any]:
     sources = reader.sources()
     every = [source["environment"] for source in sources]
     by_host = hosts(sources)
+    cards = _gpu_rows(by_host)
     return {
         "facts": list(_facts(reader.environment)),
+        "gpus": cards[:GPU_ROWS],
+        "gpus_total": len(cards),
+        "gpu_head": gpus.HEAD,
         "packages": [(one_line(k), one_line(v)) for k, v in part(reader.environment, "packages").items()],
         "variables": list(_variables(every)),
         "processes": plural(len(sources), "recording process").replace("processs", "processes"),
@@ -57,14 +61,29 @@ def rank_hosts(sources: Sequence[Mapping[str, Any]]) -> Hosts:
 
 def _host_row(host: str, mine: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, str, str]:
     """Host, its ranks by arm, GPUs, driver, CPU and kernel."""
-    env = mine[0]["environment"]
-    system, cards = part(env, "system"), part(env, "gpus")
+    env = spokesman(mine)
+    system = part(env, "system")
     ranks: dict[str, set[int]] = {}
     for source in mine:
         ranks.setdefault(one_line(source.get("arm", "")), set()).update(source.get("ranks", ()))
     told = "; ".join(f"{arm} {spans(some)}" for arm, some in ranks.items())
     cpu = " · ".join(str(x) for x in (part(env, "cpu").get("model"), system.get("kernel")) if x)
-    return host, one_line(told), models(cards) or "none seen", one_line(cards.get("driver") or ""), one_line(cpu)
+    return host, one_line(told), gpus.models(env) or "none seen", gpus.driver(env), one_line(cpu)
+
+
+def spokesman(mine: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Of a host's processes, the environment of the one that asked its GPUs; the first where none did."""
+    told: list[Mapping[str, Any]] = [source["environment"] for source in mine]
+    return next((env for env in told if gpus.devices(env)), told[0])
+
+
+def _gpu_rows(by_host: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[gpus.GpuRow]:
+    several = len(by_host) > 1
+    return [
+        gpus.row(host if several else "", one)
+        for host, mine in by_host.items()
+        for one in gpus.devices(spokesman(mine))
+    ]
 
 
 def spans(numbers: Iterable[int]) -> str:
@@ -78,19 +97,12 @@ def spans(numbers: Iterable[int]) -> str:
     return listed(str(a) if a == b else f"{a}–{b}" for a, b in runs)
 
 
-def models(cards: Mapping[str, Any]) -> str:
-    """``8 x NVIDIA H200``."""
-    told = cards.get("models")
-    counts = Counter(one_line(model) for model in told) if isinstance(told, (list, tuple)) else {}
-    return listed(f"{n} x {model}" for model, n in counts.items())
-
-
 def facts_of(env: Mapping[str, Any]) -> dict[str, str]:
     """What should be alike on every host of a cluster, by name."""
-    system, cards = part(env, "system"), part(env, "gpus")
+    system = part(env, "system")
     told = {
-        "GPU driver": cards.get("driver"),
-        "GPU models": models(cards),
+        "GPU driver": gpus.driver(env),
+        "GPU models": gpus.models(env),
         "CPU model": part(env, "cpu").get("model"),
         "kernel": system.get("kernel"),
         "Python": env.get("python"),
@@ -100,11 +112,12 @@ def facts_of(env: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _facts(env: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    made, system, cpu, cards = (part(env, key) for key in ("auditor", "system", "cpu", "gpus"))
+    made, system, cpu = (part(env, key) for key in ("auditor", "system", "cpu"))
     memory = env.get("memory_bytes")
     told = {
-        "GPUs": models(cards) or "none seen",
-        "GPU driver": cards.get("driver"),
+        "GPUs": gpus.models(env) or "none seen",
+        "GPU driver": gpus.driver(env),
+        "asked of the GPUs": part(env, "gpus").get("management_library"),
         "host": system.get("host"),
         "CPU": f"{cpu.get('model')} ({cpu.get('usable')} of {cpu.get('count')} usable)" if cpu else None,
         "memory": f"{memory / 2**30:.1f} GiB" if isinstance(memory, (int, float)) else None,
