@@ -10,7 +10,7 @@ import fake_cuda
 import numpy as np
 import pytest
 
-from auditor.backends import nvshmem, nvshmem_block
+from auditor.backends import nvshmem_block, nvshmem_start
 from auditor.backends.nvshmem import Nvshmem, check_options
 from auditor.errors import BackendError, ConfigError, Unavailable, Unsupported
 from auditor.model import Call, Window, World
@@ -116,8 +116,8 @@ def bindings(monkeypatch):
     modules = {"nvshmem": package, "nvshmem.core": core, "nvshmem.bindings": found}
     for name, module in {**modules, "cuda": cuda, "cuda.core": cuda_core}.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(nvshmem, "_started", [])
-    monkeypatch.setattr(nvshmem.atexit, "register", lambda function: found.calls.append(("at exit", function)))
+    monkeypatch.setattr(nvshmem_start, "_started", [])
+    monkeypatch.setattr(nvshmem_start.atexit, "register", lambda function: found.calls.append(("at exit", function)))
     return found
 
 

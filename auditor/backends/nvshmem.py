@@ -17,11 +17,10 @@ Options
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import ctypes
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from auditor.backends.cuda_device import (
@@ -31,13 +30,13 @@ from auditor.backends.cuda_device import (
     choose_devices,
     describe_devices,
     device_count,
-    first_line,
     installed_version,
     load_cupy,
 )
 from auditor.backends.gpu_sharing import described, gpus_of_ranks, most_on_one, mps_runs
 from auditor.backends.id_exchange import Exchange
 from auditor.backends.nvshmem_block import BlockKernels, headers
+from auditor.backends.nvshmem_start import load_nvshmem, start, told
 from auditor.errors import BackendError, ConfigError, Unavailable, Unsupported
 from auditor.model import Call, Capabilities, Window, World
 from auditor.mpi_control import launcher_rank_and_size
@@ -48,18 +47,6 @@ OPERATIONS = ("sum", "min", "max")
 OPTIONS: dict[str, Any] = {"scope": "stream", "team": "world", "devices": []}
 TEAM_WORLD = 0
 UNIQUE_ID_MASK = 2  # NVSHMEM_TEAM_CONFIG_MASK_UNIQUEID
-NOT_SUPPORTED = 3
-STATUSES = (  # nvshmemx_error.h
-    "success",
-    "invalid value",
-    "out of memory",
-    "not supported",
-    "symmetry",
-    "GPU not selected",
-    "collective launch failed",
-    "internal",
-)
-INSTALL = "pip install 'collective-rounding-auditor[nvshmem-cu13]' (or [nvshmem-cu12], as CuPy's CUDA is)"
 HEAP = 'set NVSHMEM_SYMMETRIC_SIZE in the arm\'s env, as in NVSHMEM_SYMMETRIC_SIZE = "4G"'
 Windows = Mapping[int, Window]
 
@@ -113,16 +100,9 @@ class Nvshmem:
         self._all = TEAM_WORLD if self._options["team"] == "world" else self._split()
         self._open = True
 
-    @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _told(self, what: str) -> AbstractContextManager[None]:
         """NVSHMEM's status codes become the auditor's errors."""
-        try:
-            yield
-        except self._bindings.NVSHMEMError as error:
-            status = int(getattr(error, "status", -1))
-            name = STATUSES[status] if 0 <= status < len(STATUSES) else "unknown"
-            words = f"NVSHMEM {self.version}: {what}: status {status} ({name})"
-            raise (Unsupported if status == NOT_SUPPORTED else BackendError)(words) from error
+        return told(self._bindings, self.version, what)
 
     def allocate(self, nbytes: int) -> dict[int, Any]:
         """This rank's array of ``nbytes`` on the symmetric heap, 512-byte aligned. Collective over all ranks."""
@@ -290,41 +270,3 @@ def check_sharing(most: int) -> None:
             "for these ranks, or give every rank a GPU of its own"
         )
         raise Unavailable(f"{most} ranks are to share a GPU, which NVSHMEM serves under MPS alone", remedy)
-
-
-def load_nvshmem() -> tuple[Any, Any]:
-    """(``nvshmem.core``, ``nvshmem.bindings``) with the library loaded. Raises Unavailable."""
-    try:
-        import nvshmem.bindings as bindings
-        import nvshmem.core as core
-
-        core.get_version()
-    except Exception as error:  # the bindings, cuda.core or the library: each fails in its own way
-        raise Unavailable(f"nvshmem4py or NVSHMEM's library does not load ({first_line(error)})", INSTALL) from error
-    return core, bindings
-
-
-_started: list[tuple[int, int, int]] = []  # (rank, rank_n, device) that NVSHMEM was started with in this process
-
-
-def start(core: Any, world: World, device: int) -> None:
-    """Start NVSHMEM by an id that rank 0 makes; once a process, since it cannot start twice. It ends at interpreter exit.
-
-    Raises ConfigError where it was started as another rank, and what the bindings raise.
-    """
-    import numpy as np
-    from cuda.core import Device
-
-    wanted = (world.local_ranks[0], world.rank_n, device)
-    if _started:
-        if _started[0] != wanted:
-            raise ConfigError(f"NVSHMEM was started in this process as (rank, ranks, GPU) {_started[0]}, not {wanted}")
-        return
-    chosen = Device(device)
-    chosen.set_current()
-    uid = core.get_unique_id(empty=world.local_ranks[0] != 0)
-    data = uid._data.view(np.int8)
-    data[:] = np.frombuffer(world.control.broadcast(data.tobytes()), np.int8)
-    core.init(device=chosen, uid=uid, rank=wanted[0], nranks=wanted[1], initializer_method="uid")
-    _started.append(wanted)
-    atexit.register(core.finalize)  # before MPI's own end, which was registered earlier
