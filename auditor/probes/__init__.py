@@ -17,7 +17,7 @@ PROBES: dict[str, str] = {
     name: f"{__name__}.{name}"
     for name in (
         *("coverage", "rounding", "special", "repeatability", "placement", "tail", "neighbours", "scaling", "timing"),
-        "paths",
+        *("tolerance", "paths"),
     )
 }
 
