@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from auditor.errors import AuditError, ConfigError, Unavailable
 from auditor.launch import POLL, ArmRunner, Watch
 from auditor.model import Capabilities
 from auditor.mpi_control import MpiControl, launcher_rank_and_size
+from auditor.multicast import switched_off, with_settings
 from auditor.pipeline import RunOptions, finish, open_run, read_describe, say
 from auditor.plan import Plan, build, multicast_waiver
 from auditor.worker import JobFile, guarded, node_rank, run_job
@@ -33,14 +34,26 @@ SETTLE = 1.0  # seconds that the other ranks get to finish writing before rank 0
 def run(config: Config, options: RunOptions) -> int:
     """Run one arm as one rank of the launcher's job; every rank returns the same exit code."""
     arm = chosen_arm(config, options)
-    os.environ.update(arm.env)  # before any library reads it; plan waives what multicast forbids
+    surroundings = dict(os.environ)
+    os.environ.update(with_settings(surroundings, arm.env))  # before any library reads it
     control = MpiControl()
     silence_all_but_rank_0(control.rank)
     try:
-        return _run(config, options, arm, control)
+        return _run(config, options, arm, control, _shared_switches(control, surroundings))
     except AuditError as error:
         say(str(error))
         return error.exit_code
+
+
+def _shared_switches(control: MpiControl, surroundings: Mapping[str, str]) -> dict[str, str]:
+    """The surroundings from before the arm's settings, with the multicast switches that any rank's surroundings set.
+
+    They are set in this process, too: a launcher need not pass variables to other nodes, and all ranks must decide alike.
+    """
+    for said in control.all_gather(json.dumps(switched_off(surroundings)).encode()):
+        surroundings = with_settings(surroundings, json.loads(said))
+    os.environ.update(switched_off(surroundings))
+    return dict(surroundings)
 
 
 def silence_all_but_rank_0(rank: int) -> None:
@@ -77,7 +90,10 @@ def commands(config: Config, names: list[str], ran: Sequence[str] = ()) -> list[
     return [*lines, "  " + shlex.join(["auditor", "join", *runs, "--out", "results/joined"])]
 
 
-def _run(config: Config, options: RunOptions, arm: ArmSpec, control: MpiControl) -> int:
+def _run(
+    config: Config, options: RunOptions, arm: ArmSpec, control: MpiControl, surroundings: Mapping[str, str]
+) -> int:
+    """``surroundings``: the environment from before the arm's settings, by which multicast is judged."""
     if control.size != arm.ranks:
         raise ConfigError(
             f"arm {arm.name} asks for {arm.ranks} ranks, the launcher started {control.size}; add --ranks {control.size}"
@@ -87,8 +103,8 @@ def _run(config: Config, options: RunOptions, arm: ArmSpec, control: MpiControl)
         raise ConfigError(
             f"arm {arm.name}: {arm.backend} drives all ranks from one process; start it without a launcher"
         )
-    offer = _offer(backend, arm, control)
-    run_dir, plan = _shared(control, lambda: _open(config, arm, offer, options))
+    offer = _offer(backend, arm, control, surroundings)
+    run_dir, plan = _shared(control, lambda: _open(config, arm, offer, options, surroundings))
     if not run_dir.is_dir():
         raise AuditError(f"{run_dir} is not visible on {socket.gethostname()}; results need a shared file system")
     if plan.arm(arm.name).status == "ok":
@@ -98,7 +114,7 @@ def _run(config: Config, options: RunOptions, arm: ArmSpec, control: MpiControl)
         ended = plan.arm(arm.name)
         plan = plan.with_status(arm.name, ended.status, ended.reason, describe=read_describe(run_dir, arm.name))
         plan.save(run_dir)
-        code = finish(run_dir, options.as_json)
+        code = finish(run_dir, options)
         left = [other.name for other in config.arms if other.name != arm.name]
         if left:
             say(
@@ -108,9 +124,11 @@ def _run(config: Config, options: RunOptions, arm: ArmSpec, control: MpiControl)
     return int(control.broadcast(str(code).encode()))
 
 
-def _offer(backend: Any, arm: ArmSpec, control: MpiControl) -> Capabilities | Unavailable:
+def _offer(
+    backend: Any, arm: ArmSpec, control: MpiControl, surroundings: Mapping[str, str]
+) -> Capabilities | Unavailable:
     """Rank 0's answer holds for all; multicast's bar comes before any question."""
-    barred = multicast_waiver(arm, os.environ)
+    barred = multicast_waiver(arm, surroundings)
     if barred:
         return Unavailable(barred)
     try:
@@ -122,9 +140,16 @@ def _offer(backend: Any, arm: ArmSpec, control: MpiControl) -> Capabilities | Un
     return Capabilities.from_json(said["offer"]) if "offer" in said else Unavailable(said["reason"], said["remedy"])
 
 
-def _open(config: Config, arm: ArmSpec, offer: Capabilities | Unavailable, options: RunOptions) -> tuple[Path, Plan]:
+def _open(
+    config: Config,
+    arm: ArmSpec,
+    offer: Capabilities | Unavailable,
+    options: RunOptions,
+    surroundings: Mapping[str, str],
+) -> tuple[Path, Plan]:
     launched = launcher_rank_and_size()
-    plan = build(config, {arm.name: offer}, launcher=launched.launcher if launched else "a launcher")
+    launcher = launched.launcher if launched else "a launcher"
+    plan = build(config, {arm.name: offer}, launcher=launcher, environ=surroundings)
     return open_run(plan, options)
 
 
@@ -170,7 +195,7 @@ def _supervise(job: JobFile, runner: ArmRunner, control: MpiControl, options: Ru
         if watch.must_end():
             time.sleep(SETTLE)
             watch.settle(None)
-            code = finish(job.run_dir, options.as_json)
+            code = finish(job.run_dir, options)
             say("the job is ended because a rank does not return; trials after this one were not run")
             control.abort(code)
         time.sleep(POLL * 5)

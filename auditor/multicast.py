@@ -21,6 +21,24 @@ def multicast_forbidden(environ: Mapping[str, str]) -> str | None:
     return f"in-switch multicast is switched off here ({', '.join(found)})" if found else None
 
 
+def switched_off(environ: Mapping[str, str]) -> dict[str, str]:
+    """What every process must see where somebody forbade multicast: a forbidding switch as it is, the others off. Else empty.
+
+    One switch that somebody set speaks for all three libraries.
+    """
+    if not multicast_forbidden(environ):
+        return {}
+    return {
+        name: environ[name] if forbids_multicast(name, environ.get(name, "")) else off
+        for name, off in MULTICAST_OFF.items()
+    }
+
+
+def with_settings(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` with an arm's settings on top, and the switches on top of those where ``environ`` forbids multicast."""
+    return {**environ, **settings, **switched_off(environ)}
+
+
 def forbids_multicast(name: str, value: str) -> bool:
     """Whether one of the three switches, set to ``value``, switches multicast off, as the libraries parse it.
 

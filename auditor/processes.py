@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 
 from auditor.environment import memory_bytes
 from auditor.errors import AuditError, ConfigError, Unavailable
-from auditor.multicast import MULTICAST_OFF, multicast_forbidden
+from auditor.multicast import with_settings
 from auditor.worker import JobFile, die_with_parent
 
 BANNER = ("=", "YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ")  # of MPICH's mpiexec
@@ -52,10 +52,7 @@ def arm_environment(env: Mapping[str, str]) -> dict[str, str]:
     defaults = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    merged = {**defaults, **os.environ, **env}
-    if multicast_forbidden(os.environ):
-        merged |= MULTICAST_OFF  # one switch that somebody set speaks for all three libraries
-    return merged
+    return with_settings({**defaults, **os.environ}, env)
 
 
 class Server:

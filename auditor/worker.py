@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from auditor.backends.base import LocalControl
 from auditor.errors import AuditError, Unavailable
+from auditor.multicast import switched_off
 
 RECORD = 96  # bytes of a progress record, rewritten in place
 FAILED = 70  # exit status of a worker whose own machinery failed; its words are in the failure file
@@ -54,13 +55,19 @@ class JobFile:
         path = self.work / f"job.{self.attempt}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         raw = {"run_dir": str(self.run_dir), "arm": self.arm, "attempt": self.attempt}
-        path.write_text(json.dumps({**raw, "trials": self.trials, "fresh_repeat": self.fresh_repeat}))
+        rest = {"trials": self.trials, "fresh_repeat": self.fresh_repeat, "switches": switched_off(os.environ)}
+        path.write_text(json.dumps({**raw, **rest}))
         return path
 
     @staticmethod
     def load(path: Path) -> JobFile:
         raw = json.loads(path.read_text())
         return JobFile(Path(raw["run_dir"]), raw["arm"], raw["attempt"], tuple(raw["trials"]), raw["fresh_repeat"])
+
+    @staticmethod
+    def switch_off(path: Path) -> None:
+        """Set the multicast switches as they are where the job was made: a launcher need not pass variables to other nodes."""
+        os.environ.update(json.loads(path.read_text())["switches"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +249,7 @@ def _shim(job_path: str) -> int:
     die_with_parent()
     found = launcher_rank_and_size()
     job = JobFile.load(Path(job_path))
+    JobFile.switch_off(Path(job_path))
     command = [sys.executable, "-m", "auditor.worker", "job", job_path]
     status = subprocess.run(command, close_fds=False, check=False).returncode
     job.side(found[0] if found else 0, "exit").write_text(str(status))
@@ -253,6 +261,7 @@ def _rank(job_path: str) -> int:
 
     die_with_parent()
     job = JobFile.load(Path(job_path))
+    JobFile.switch_off(Path(job_path))
     control = MpiControl()
     body = lambda: run_job(job, control, control.size, (control.rank,), node_rank(os.environ))  # noqa: E731
     status = guarded(job, control.rank, body)

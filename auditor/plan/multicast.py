@@ -34,10 +34,15 @@ def _needs_multicast(arm: ArmSpec) -> str | None:
     if arm.options.get("allow_multicast"):
         return "options.allow_multicast"
     for key, value in {"path": arm.path, **arm.env, **arm.options}.items():
-        text = str(value).upper()
-        if "^" not in text and any(word in text for word in MULTICAST_WORDS):  # ^NVLS: anything but
+        if _names_multicast(str(value)):
             return f"{key} = {value}"
     return None
+
+
+def _names_multicast(text: str) -> bool:
+    """Whether a setting asks for such an algorithm. NCCL's lists hold one part a collective, and ``^NVLS`` is anything but."""
+    lists = (part.rpartition(":")[2].strip() for part in text.upper().split(";"))
+    return any(word in one for one in lists if not one.startswith("^") for word in MULTICAST_WORDS)
 
 
 def _adds_on_the_sm(arm: ArmSpec) -> bool:
