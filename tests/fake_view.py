@@ -32,6 +32,8 @@ class FakeView:
         *,
         details: Details | None = None,
         expect: Mapping[str, Any] | None = None,
+        late: Output | None = None,
+        describe: Mapping[str, Any] | None = None,
         arm: str = "subject",
         backend: str = "fake",
     ) -> None:
@@ -40,7 +42,8 @@ class FakeView:
         self.arm, self.backend = arm, backend
         self.rank_n = max((p.trial.rank_n for p in self.planned), default=1)
         self._trials = {p.trial.trial_id: p for p in self.planned}
-        self._make, self._details = output, details
+        self._make, self._details, self._late = output, details, late
+        self.describe: Mapping[str, Any] = dict(describe or {})
         self._outputs: dict[tuple[str, int, int], Codes] = {}
         self._seen: dict[str, list[Observation]] = {}
 
@@ -58,6 +61,11 @@ class FakeView:
         if more.get("status", "ok") == "ok" and "digest" not in more:
             more["digest"] = hashlib.sha256(self.output(trial_id, repeat, rank).tobytes()).hexdigest()
         return Observation(**{"trial_id": trial_id, "repeat": repeat, "rank": rank, "status": "ok", **more})
+
+    def late_output(self, trial_id: str, repeat: int, rank: int) -> Codes:
+        if self._late is None or trial_id not in self._trials:
+            raise EvidenceError(f"trial {trial_id} has no second reading in this fake run")
+        return self._late(self._trials[trial_id].trial, repeat, rank)
 
     def output(self, trial_id: str, repeat: int, rank: int) -> Codes:
         if trial_id not in self._trials:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -250,3 +252,44 @@ class FlipsOneBit(Clean):
         super().run(call, send, recv)
         if recv[1].nbytes > 600:
             recv[1].buffer[recv[1].offset + 513] ^= 0x04
+
+
+class TellsTime(Clean):
+    """Has a clock of its own, and it is right."""
+
+    @classmethod
+    def probe(cls, options: Mapping[str, Any]) -> Capabilities:
+        return replace(super().probe(options), features=frozenset({"timing"}))
+
+    def run(self, call: Call, send: Mapping[int, Window], recv: Mapping[int, Window]) -> None:
+        started = time.perf_counter()
+        super().run(call, send, recv)
+        self.seconds = time.perf_counter() - started
+
+    def last_seconds(self) -> float:
+        return self.seconds
+
+
+class TellsTooLittle(TellsTime):
+    """A tenth of the time."""
+
+    def last_seconds(self) -> float:
+        return self.seconds / 10
+
+
+class TellsTooMuch(TellsTime):
+    """Twice the time."""
+
+    def last_seconds(self) -> float:
+        return self.seconds * 2
+
+
+class ReturnsEarly(TellsTime):
+    """Of large results the second half is written by a thread, some milliseconds after the return."""
+
+    def write(self, window: Window, values: Any) -> None:
+        half = window.nbytes // 2 if window.nbytes > 4096 else window.nbytes
+        raw, target = values.view(np.uint8), window.buffer[window.offset : window.offset + window.nbytes]
+        target[:half] = raw[:half]
+        if half < window.nbytes:
+            threading.Timer(0.005, lambda: np.copyto(target[half:], raw[half:])).start()

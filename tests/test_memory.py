@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ from auditor import inputs
 from auditor.errors import AuditError
 from auditor.harness import Harness, Job
 from auditor.inputs.programs import sender
-from auditor.kernels import cuda, cuda_memory
+from auditor.kernels import cuda, cuda_memory, memory
 from auditor.kernels.memory import Memory, Payload, adopt
 from auditor.layout import PERIOD, Background, fill_codes
 from auditor.model import Call, Capabilities, Family, Planned, Trial, World
@@ -54,6 +56,12 @@ class _Device:
     def synchronize(self) -> None: ...
 
 
+class _Stream:
+    ptr = 77
+
+    def synchronize(self) -> None: ...
+
+
 class FakeCupy:
     """As much of CuPy as ``CudaMemory`` uses, on host memory."""
 
@@ -62,10 +70,20 @@ class FakeCupy:
     class cuda:
         Device = _Device
 
+        @staticmethod
+        def Stream(non_blocking: bool) -> _Stream:
+            assert non_blocking  # else it would wait for the default stream, and that for a library's
+            return _Stream()
+
         class runtime:
             @staticmethod
             def pointerGetAttributes(address: int) -> Any:
                 return type("attributes", (), {"type": 3 if FakeCupy.managed else 2})
+
+            @staticmethod
+            def memcpyAsync(to: int, of: int, nbytes: int, kind: int, stream: int) -> None:
+                assert (kind, stream) == (3, _Stream.ptr)
+                ctypes.memmove(to, of, nbytes)
 
         @staticmethod
         def alloc_pinned_memory(nbytes: int) -> bytearray:
@@ -190,6 +208,30 @@ def test_nothing_at_all(arena: Memory) -> None:
     assert arena.changed(100, kept, 0, 0, 4).total == 0
 
 
+def test_a_snapshot_and_parts_of_it(arena: Memory) -> None:
+    arena.restore(0, N)
+    want = everything(arena)
+    for at, nbytes in ((513, 4097), (512, 0)):
+        room = arena.room(at, nbytes)
+        arena.snapshot(at, room)
+        assert np.array_equal(arena.host(room), want[at : at + nbytes])
+        assert arena.same(at, room)
+    room = arena.room(600, 5000)
+    arena.snapshot(600, room)
+    arena.fill(600, 5000, 0, 1)
+    for start, stop in ((0, 100), (100, 4000), (4990, 5000), (7, 7)):
+        assert np.array_equal(arena.part(room, start, stop), want[600 + start : 600 + stop])
+
+
+def test_what_is_staged_is_read_in_steps(arena: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "STAGING", 1 << 12)
+    arena.restore(0, N)
+    staged = memory.Staged(arena, arena.take(3, 10_000))
+    assert (staged.nbytes, staged.step) == (10_000, 4096)
+    parts = [np.array(staged.read(at, min(at + staged.step, 10_000))) for at in range(0, 10_000, staged.step)]
+    assert np.array_equal(np.concatenate(parts), everything(arena)[3:10_003])
+
+
 class _Copies:
     """A sum of one rank: a copy. ``harm(repeat, send, recv)`` then does what it likes."""
 
@@ -215,6 +257,12 @@ class _Rows:
         self.rows: list[tuple[Any, Any]] = []
 
     def append(self, trial: Trial, row: Any, output: Any) -> None:
+        if not isinstance(output, np.ndarray):  # staged
+            parts = [
+                np.array(output.read(at, min(at + output.step, output.nbytes)))
+                for at in range(0, output.nbytes, output.step)
+            ]
+            output = np.concatenate(parts).view(trial.call.fmt.dtype)
         self.rows.append((row, output.copy()))
 
     def flush(self) -> None: ...
@@ -242,6 +290,18 @@ def test_the_harness_sees_a_clean_subject(allocate: Callable[[int], np.ndarray],
     assert [(row.send_before, row.send_after, row.outside_total) for row, _, _ in found] == [(True, True, 0)] * 3
     assert all(np.array_equal(output, want) for _, output, want in found)
     assert len({row.digest for row, _, _ in found}) == (2 if count else 1)
+
+
+def test_the_harness_sees_the_same_through_a_small_buffer(
+    allocate: Callable[[int], np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "STAGING", 1024)
+    found = drive(allocate, lambda repeat, _, recv: recv.buffer.__setitem__(recv.offset, repeat), inputs="alternate")
+    assert len({row.digest for row, _, _ in found}) == 3
+    for row, output, want in found:
+        assert row.digest == hashlib.sha256(output.tobytes()).hexdigest()
+        assert np.array_equal(output[1:], want[1:])
+        assert output[0] & 0xFF == row.repeat
 
 
 def test_the_harness_sees_what_is_harmed(allocate: Callable[[int], np.ndarray]) -> None:
