@@ -21,9 +21,10 @@ from auditor.inputs import contexts
 from auditor.model import Capabilities, Family, Finding, Planned, Trial, Verdict
 from auditor.numerics.exact import exact_sums
 from auditor.numerics.formats import FORMATS, Format
-from auditor.numerics.rounding import join, split, up_by_mode
+from auditor.numerics.rounding import join, round_sums, split, up_by_mode
 from auditor.probes import neighbours
 from auditor.probes.neighbours import formula as formulas
+from auditor.probes.neighbours import influence
 from auditor.probes.neighbours.formula import ONE, Formula, Seen, predict, regular, seen_from, structure, text
 
 BF16, FP16 = FORMATS["bfloat16"], FORMATS["binary16"]
@@ -59,7 +60,8 @@ def keyed(**options: Any) -> dict[str, Any]:
 def test_sums_are_what_was_chosen(fmt: Format, rank_n: int) -> None:
     room = contexts.space(fmt)
     fine = min(room.depth, contexts.pieces_of(fmt, rank_n) * fmt.precision)
-    for part in contexts.PARTS:
+    narrow = fmt.precision < 24
+    for part in ("sparse", "dense", "constant", *(("scan",) if narrow else ())):
         want = contexts.chosen(fmt, 3, part, "none", fine)
         family = Family.parse(f"neighbours:part={part}")
         terms = [inputs.generate(family, fmt, 3, rank_n, rank, 0, 4096) for rank in range(rank_n)]
@@ -67,7 +69,7 @@ def test_sums_are_what_was_chosen(fmt: Format, rank_n: int) -> None:
         seen = split(fmt, sums)
         assert np.array_equal(seen.rem >> np.uint64(64 - room.depth), want.rest[:4096])
         assert np.array_equal(sums.sig << np.uint64(1) >> np.uint64(64 - room.bits), want.kept[:4096])
-        assert np.array_equal(sums.exp + 63, room.low + want.upper[:4096])
+        assert np.array_equal(sums.exp + 63, room.low + want.above[:4096])
         assert np.array_equal(sums.negative, want.negative[:4096])
         assert not seen.sticky.any()
         magnitudes = np.stack(terms) & fmt.dtype.type(fmt.magnitude_mask)
@@ -94,15 +96,59 @@ def test_redraws_leave_the_others_and_a_turn_keeps_the_sums() -> None:
 
 def test_a_sparse_block_has_few_sources() -> None:
     data = contexts.chosen(FP16, 3, "sparse", "none", 11)
-    sources = ((data.kept != 0) | data.negative | data.upper).reshape(-1, 32).sum(axis=1)
+    sources = ((data.kept != 0) | data.negative | (data.above != 0)).reshape(-1, 32).sum(axis=1)
     assert np.bincount(sources)[:4].argmax() == 1
     assert sources.max() == 3
     assert (sources == 0).any()
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "binary16", "float8_e5m2", "float8_e4m3fn"])
+@pytest.mark.parametrize("rank_n", [2, 3])
+def test_a_scan_turns_one_bit_of_one_word_in_64_or_keeps_the_sum(name: str, rank_n: int) -> None:
+    fmt, words, terms = FORMATS[name], {}, {}
+    for toggle in contexts.TOGGLES:
+        family = Family.parse(f"neighbours:part=scan,toggle={toggle}")
+        terms[toggle] = [inputs.generate(family, fmt, 3, rank_n, rank, 0, contexts.PERIOD) for rank in range(rank_n)]
+        words[toggle] = round_sums(FORMATS["binary32"], exact_sums(fmt, terms[toggle]), "toward_zero")
+        assert not split(FORMATS["binary32"], exact_sums(fmt, terms[toggle])).inexact.any()
+    layout, bits = contexts.scan_of(fmt, 3), contexts.scanned_bits(fmt)
+    places = [31 if b == "s" else 23 + int(b[1:]) if b[0] == "e" else int(b[1:]) for b in bits]
+    turned = words["none"] ^ words["bit"]
+    assert np.array_equal(np.flatnonzero(turned), layout.at)
+    assert np.array_equal(turned[layout.at], np.array([1 << place for place in places], np.uint32)[layout.which])
+    assert np.array_equal(words["none"], words["terms"])
+    other = np.any([terms["none"][rank] != terms["terms"][rank] for rank in range(rank_n)], axis=0)
+    assert np.array_equal(np.flatnonzero(other), layout.at[layout.zero])
+    assert ((layout.at % 64 >= 16) & (layout.at % 64 < 48)).all()
+    assert (np.bincount(layout.which) >= contexts.PERIOD // 64 // len(bits)).all()
+
+
+def test_bits_that_can_be_turned() -> None:
+    assert contexts.scanned_bits(BF16) == (
+        "s",
+        *(f"e{k}" for k in range(7, -1, -1)),
+        *(f"b{k}" for k in range(22, -1, -1)),
+    )
+    assert [name for name in influence.WORD if name not in contexts.scanned_bits(FP16)] == ["e7", "e6", "e5", "e4"]
+    with pytest.raises(ConfigError, match="8- and 16-bit formats"):
+        inputs.check(Family.parse("neighbours:part=scan"), FORMATS["binary32"], 2)
+
+
+def test_padded_sums_stand_alone() -> None:
+    family = Family.parse("neighbours:part=padded")
+    terms = np.stack([inputs.generate(family, BF16, 3, 2, rank, 0, 1 << 15) for rank in (0, 1)])
+    blocks = (terms != 0).any(axis=0).reshape(-1, 32)
+    assert blocks.sum() > 1000
+    assert (blocks.sum(axis=1) <= 1).all()
+    assert not terms[:, ~contexts.alone(BF16, 3)[: 1 << 15]].any()  # +0, as a library pads
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        ("part=dense,toggle=bit", "part=scan takes none, bit, terms"),
+        ("part=scan,toggle=both", "part=scan takes"),
+        ("part=scan,redraw=odd", "part=dense"),
         ("part=thick", "sparse, dense"),
         ("redraw=all", "none, one, odd"),
         ("part=sparse,redraw=odd", "part=dense"),
@@ -130,14 +176,14 @@ def test_one_cell_a_format_is_looked_at_in_full() -> None:
     for one in plan:
         cells.setdefault((one.trial.call.collective, one.trial.call.format), []).append(one.trial)
     assert {name: len(trials) for name, trials in cells.items()} == {
-        ("all_reduce", "bfloat16"): 13,
+        ("all_reduce", "bfloat16"): 23,
         ("all_reduce", "binary32"): 5,
         ("reduce_scatter", "bfloat16"): 5,
         ("reduce_scatter", "binary32"): 5,
     }
     assert {t.call.count for t in cells["all_reduce", "bfloat16"]} == {1 << 17}
     assert {t.call.count for t in cells["reduce_scatter", "bfloat16"]} == {1 << 14}
-    assert sum(one.repeats for one in plan if one.trial in cells["all_reduce", "bfloat16"]) <= 17
+    assert sum(one.repeats for one in plan if one.trial in cells["all_reduce", "bfloat16"]) <= 29
     assert {t.active for t in cells["all_reduce", "bfloat16"]} == {"0,1", "0,1,2"}  # two pieces of 8 bits make 16
     assert {t.call.op for trials in cells.values() for t in trials} == {"sum"}
 
@@ -178,15 +224,55 @@ def test_the_b300_rule_is_stated(fmt: str) -> None:
     rivals = measure["separated_from"]
     assert rivals["reversed order"]["elements"] > 10_000
     assert not rivals["reversed order"]["for_it"]
-    assert set(measure["influence_by_offset"]) <= {str(k) for k in range(-3, 4)}
-    bias = measure["bias"]["constant"]["mean_signed_error_ulp_by_top_bits"]
-    assert bias == pytest.approx(
-        {"00": -0.5, "01": -0.375, "10": 0.375, "11": 0.5}
-    )  # noise 0, 7/64, 7/8, 63/64 on 1/32, 3/32, ..
+    assert set(measure["redrawn_by_offset"]) <= {str(k) for k in range(-3, 4)}
     assert "two ranks give no finer ones" in found.limits
-    assert "zeros" in found.limits
     assert len(found.evidence) == 2
     assert all(row.observed != row.expected for row in found.evidence)
+
+
+def test_the_scan_shows_which_bits_of_which_neighbours_matter_and_no_others() -> None:
+    found = audit({"preset": "b300"})
+    rows = {(row["offset"], row["bit"]): row for row in found.measure["influence"] if row["changed"]}
+    assert set(rows) == {(offset, bit) for offset in (-3, -2, -1, 1, 2, 3) for bit in ("b22", "b21")}
+    assert all(row["up_where_set"] == row["changed"] for row in rows.values())  # a set bit is noise, never less of it
+    assert rows[1, "b22"]["changed"] > rows[3, "b22"]["changed"] > 0
+    low, high = rows[1, "b22"]["rate_95"]
+    assert low < rows[1, "b22"]["changed"] / rows[1, "b22"]["tested"] < high
+    quiet = {row["bit"]: row for row in found.measure["influence"] if not row["changed"]}
+    assert set(quiet) == set(contexts.scanned_bits(BF16))
+    assert len(quiet["b20"]["offset"]) == 33
+    assert sorted(quiet["b22"]["offset"]) == [k for k in range(-16, 17) if not 1 <= abs(k) <= 3]
+    assert len(quiet["b0"]["offset"]) == 32  # the element's own remainder is not turned
+    assert quiet["s"]["rate_95"][1] < 0.002
+    tested = found.measure["influence_tested"]
+    assert (tested["cells_that_matter"], tested["bits_not_tested"]) == (12, [])
+    assert tested["toggles"] == sum(row["tested"] for row in found.measure["influence"])
+    assert tested["further_off"]["changed"] == 0 < tested["further_off"]["tested"]
+    assert (found.measure["raises"], found.measure["lowers"]) == (["b22", "b21"], [])
+    kept = found.measure["terms_changed_sum_kept"]
+    assert kept["changed"] == 0 < kept["tested"]
+
+
+def test_zero_padding_is_measured_and_bias_has_intervals() -> None:
+    found = audit({"preset": "b300"}, count=(1 << 17,))
+    padded = found.measure["padding"]
+    assert padded["modes"] == ["toward_zero"]
+    assert (padded["changed_between_repeats"], padded["elements"] > 3000) == (0, True)
+    low, high = padded["mean_signed_error_95"]
+    assert low < padded["mean_signed_error_ulp"] < high < -0.4
+    assert abs(padded["ties_to_even_ulp"]) < 0.05
+    assert "zeros all around are the same in every repeat, as toward_zero, and off by -0.5" in found.limits
+    top = found.measure["bias"]["constant"]["by_top_bits"]
+    # Noise 0, 7/64, 7/8 and 63/64 on remainders 1/32, 3/32, ...
+    means = {name: row["mean_signed_error_ulp"] for name, row in top.items()}
+    assert means == pytest.approx({"00": -0.5, "01": -0.375, "10": 0.375, "11": 0.5})
+    assert all(
+        row["mean_signed_error_95"][0] < means[name] < row["mean_signed_error_95"][1] for name, row in top.items()
+    )
+    assert found.measure["bias"]["wide"]["mean_signed_error_95"][1] < 0
+    low, high = found.measure["bias"]["smooth"]["mean_signed_error_95"]
+    assert low < found.measure["bias"]["smooth"]["mean_signed_error_ulp"] < high
+    assert "from -0.500 to +0.500 on equal ones" in found.claim
 
 
 @pytest.mark.parametrize(
@@ -237,8 +323,12 @@ def test_modes(mode: str) -> None:
     assert found.verdict is Verdict.PASS
     assert found.measure["modes"] == [mode]
     assert mode in found.claim
-    assert found.measure["influence"]["one"]["changed"] == 0
-    assert found.measure["influence"]["one"]["rate_95"][1] == pytest.approx(1.2e-4, rel=0.1)
+    assert found.measure["redrawn"]["one"]["changed"] == 0
+    assert found.measure["redrawn"]["one"]["rate_95"][1] == pytest.approx(1.2e-4, rel=0.1)
+    matter = {(row["offset"], row["bit"]) for row in found.measure["influence"] if row["changed"]}
+    # The element's own last bit decides a tie to even, its sign where a directed mode goes; nobody else's bits do.
+    assert matter == {"ties_to_even": {(0, "b16")}, "toward_negative": {(0, "s")}}.get(mode, set())
+    assert "when one bit of an element at most 16 off is turned" in found.claim
 
 
 @pytest.mark.parametrize(
@@ -250,6 +340,10 @@ def test_generators(generator: str, name: str, noise_bits: int) -> None:
     found = audit({"final": "stochastic", "generator": generator, "noise_bits": noise_bits})
     assert found.verdict is Verdict.PASS
     assert found.measure["keyed_by"] == name
+    assert ("influence" in found.measure) == (
+        generator != "call"
+    )  # nothing between trials that do not repeat themselves
+    assert not any(row["offset"] for row in found.measure.get("influence", []) if row["changed"])
 
 
 def test_place_is_open_without_shifts() -> None:
@@ -338,11 +432,11 @@ def test_bits_that_rem_holds_are_not_made_a_formula_of() -> None:
     found = judged(low)
     assert found.verdict is Verdict.INFORMATION
     assert found.measure["formula"] is None
-    assert found.measure["influence"]["one"]["changed"] > 100
-    assert set(found.measure["influence_by_offset"]) == {
-        "1",
-        "-3",
-    }
+    assert found.measure["redrawn"]["one"]["changed"] > 100
+    assert set(found.measure["redrawn_by_offset"]) == {"1", "-3"}
+    assert {row["bit"] for row in found.measure["influence"] if row["changed"]} == {
+        "b15"
+    }  # the scan sees what spectroscopy cannot
 
 
 def test_over_one_and_weights_that_are_no_powers_of_two() -> None:
@@ -358,6 +452,29 @@ def test_over_one_and_weights_that_are_no_powers_of_two() -> None:
     assert found.measure["order"] == "irregular"
     assert found.measure["groups_begin_by"] == "index"
     assert [row["weight"] for row in found.measure["weights"]] == pytest.approx([1 / 3, 1 / 5], rel=0.06)
+
+
+def test_bits_that_lower_a_sum_and_terms_that_matter_by_themselves() -> None:
+    def lowers(trial: Trial, repeat: int, seen: Seen) -> np.ndarray:
+        noise = np.where(neighbours_bits(seen, 0, 1), np.uint64(0), np.uint64(1 << 63))
+        return seen.split.rem + noise < noise
+
+    found = judged(lowers)
+    assert (found.measure["raises"], found.measure["lowers"]) == ([], ["b22"])
+
+    def by_terms(trial: Trial, repeat: int, rank: int) -> np.ndarray:
+        """Keyed by the exclusive-or of what the ranks send, one element further on: equal sums need not round alike."""
+        terms = inputs.terms(trial, repeat, *inputs.receiver_range(trial, rank))
+        sums = exact_sums(trial.call.fmt, terms)
+        seen = split(trial.call.fmt, sums)
+        odd = np.roll(((terms[0] ^ terms[1]) & 1).reshape(-1, 4), -1, axis=1).reshape(-1) != 0
+        noise = np.where(odd, np.uint64(1 << 63), np.uint64(0))
+        return join(trial.call.fmt, seen, (seen.rem + noise < noise) & seen.inexact)
+
+    (found,) = neighbours.analyze(FakeView(plan_of(count=(N,)), by_terms))
+    assert found.measure["keyed_by"] == "neighbours"
+    assert found.measure["terms_changed_sum_kept"]["changed"] > 0
+    assert found.measure.get("keyed_by_the_sum") is not True
 
 
 def test_a_butterfly_is_told_from_a_ring() -> None:

@@ -47,7 +47,7 @@ _TABLE: dict[str, Row] = {
         "sums whose remainder and whose neighbours' bits are chosen: what decides how a sum is rounded",
         None,
         contexts.neighbours,
-        ("part", "redraw", "turn"),
+        ("part", "redraw", "turn", "toggle"),
         2,
     ),
     "exhaustive": Row("every pair of codes", None, structured.exhaustive, ("chunk",), 2),

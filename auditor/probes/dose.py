@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,12 @@ from auditor.numerics.formats import Format
 from auditor.numerics.rounding import Split, split
 from auditor.probes.expected import Block, Mask, blocks
 from auditor.probes.mode import Look, ordinary, take
+from auditor.probes.statistics import mean_interval
 from auditor.probes.unwritten import unwritten_mask
 
 ENOUGH = 1000  # elements that make a cell filled
 SHOWN = 24  # unfilled cells that are named
 CLUSTER = 16  # consecutive elements that may share what decides their rounding
-LEAST_CLUSTERS = 30  # below which a normal interval says nothing
 
 Counts = npt.NDArray[np.int64]
 
@@ -84,18 +83,11 @@ class _Clusters:
             self.sizes.append(np.add.reduceat(used.astype(np.float64), starts))
 
     def interval(self) -> list[float] | None:
-        """Two-sided 95 % for the mean, by the ratio estimator's variance; None where there are few clusters."""
+        """Two-sided 95 % for the mean; None where there are few clusters."""
         if not self.totals:
             return None
-        totals, sizes = np.concatenate(self.totals), np.concatenate(self.sizes)
-        totals, sizes = totals[sizes > 0], sizes[sizes > 0]
-        m, n = len(sizes), float(sizes.sum())
-        if m < LEAST_CLUSTERS:
-            return None
-        mean = float(totals.sum()) / n
-        spread = float(((totals - mean * sizes) ** 2).sum()) * m / (m - 1)
-        half = 1.96 * sqrt(spread) / n
-        return [mean - half, mean + half]
+        found = mean_interval(np.concatenate(self.totals), np.concatenate(self.sizes))
+        return None if found is None else list(found)
 
 
 # ------------------------------------------------------------------------------------------------------------------- coverage

@@ -1,4 +1,4 @@
-"""Exact binomial bounds without SciPy.
+"""Exact binomial bounds without SciPy, and the interval of a mean over clusters.
 
 The Clopper-Pearson bounds are quantiles of beta distributions (NUMERICS §7.5); the regularised incomplete beta function
 is evaluated by Lentz's continued fraction (Abramowitz & Stegun 26.5.8) and inverted by bisection, which converges.
@@ -6,7 +6,12 @@ is evaluated by Lentz's continued fraction (Abramowitz & Stegun 26.5.8) and inve
 
 from __future__ import annotations
 
-from math import exp, lgamma, log, log1p
+from math import exp, lgamma, log, log1p, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+LEAST_CLUSTERS = 30  # below which a normal interval says nothing
 
 _TINY = 1e-300
 _EPS = 1e-15
@@ -74,3 +79,17 @@ def binomial_two_sided(k: int, n: int, p: float) -> float:
 def holm_rejects(p_values: list[float], alpha: float) -> bool:
     """Whether Holm's procedure rejects any hypothesis at family-wise level ``alpha`` (its first step decides that)."""
     return bool(p_values) and min(p_values) < alpha / len(p_values)
+
+
+def mean_interval(totals: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64]) -> tuple[float, float] | None:
+    """Two-sided 95 % for a mean over elements that are alike within clusters, by the ratio estimator's variance.
+
+    ``totals``, ``sizes``: of each cluster, shape (n,); empty clusters count for nothing. None where there are few clusters.
+    """
+    totals, sizes = totals[sizes > 0], sizes[sizes > 0]
+    m, n = len(sizes), float(sizes.sum())
+    if m < LEAST_CLUSTERS:
+        return None
+    mean = float(totals.sum()) / n
+    half = 1.96 * sqrt(float(((totals - mean * sizes) ** 2).sum()) * m / (m - 1)) / n
+    return mean - half, mean + half

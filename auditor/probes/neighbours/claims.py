@@ -6,24 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from auditor.inputs.contexts import REACH
 from auditor.model import ArmView, Evidence, Finding, Trial, Verdict
 from auditor.numerics.formats import FORMATS
 from auditor.probes import common
-from auditor.probes.neighbours import design, ladder, rule
+from auditor.probes.neighbours import bias, design, influence, ladder, rule
+from auditor.probes.neighbours.influence import Influence
 from auditor.probes.neighbours.ladder import Reading, Toggles
 from auditor.probes.statistics import clopper_pearson
 
 PROBE, KIND = "neighbours", "neighbour_dependence"
-LIKE_DATA = (
-    "sparse",
-    "dense",
-    "one",
-    "odd",
-    "turned",
-    "held_out",
-    "shifted",
-    "constant",
-)  # two contributors, exact sums
+# Two contributors, exact sums. The scan's trials come besides.
+LIKE_DATA = ("sparse", "dense", "one", "odd", "turned", "held_out", "shifted", "constant", "padded")
 
 
 @dataclass(slots=True)
@@ -36,6 +30,7 @@ class Cell:
     again: list[tuple[Reading, Reading]] = field(default_factory=list)
     measure: dict[str, Any] = field(default_factory=dict)
     toggles: dict[str, Toggles] = field(default_factory=dict)
+    scanned: Influence | None = None
 
     def load(self) -> None:
         dense = min((t for t in self.trials if t.family == design.DENSE and not t.send_shift), key=lambda t: t.seed)
@@ -54,6 +49,10 @@ class Cell:
 
     def data(self, *names: str) -> list[Reading]:
         return [self.first[name] for name in names if name in self.first]
+
+    @property
+    def like_data(self) -> list[Reading]:
+        return self.data(*LIKE_DATA, *(name for name in self.first if name.startswith("scan_")))
 
     @property
     def start(self) -> str:
@@ -88,8 +87,13 @@ def judge(view: ArmView, trials: list[Trial]) -> Finding:
     if reason := _unfaithful(found):
         return found.inconclusive(reason)
     found.toggles = {name: ladder.toggled(found.first["dense"], found.first[name], name) for name in ("one", "odd")}
-    found.measure |= _influence(found.toggles)
-    readings = [*found.data(*LIKE_DATA), *(b for a, b in found.again if b is not a)]
+    found.measure |= _redrawn(found.toggles)
+    found.measure |= _bias(found)
+    flips = _flips(found)
+    if not flips[0] and (scanned := influence.scan(trials[0].call.fmt, found.first)) is not None:
+        found.scanned = scanned
+        found.measure |= scanned.measure()
+    readings = [*found.like_data, *(b for a, b in found.again if b is not a)]
     wrong = ladder.against_modes(readings)
     if modes := [mode for mode, n in wrong.items() if not n]:
         return _by_mode(found, modes)
@@ -97,17 +101,17 @@ def judge(view: ArmView, trials: list[Trial]) -> Finding:
     elements = sum(len(one.seen) for one in readings)
     if wrong[mode] < ladder.ODD_SHARE * elements:
         return found.inconclusive(f"{wrong[mode]:,} of {elements:,} sums go otherwise than {mode}, too few for a rule")
-    if (flips := _flips(found))[0]:
+    if flips[0]:
         return _by_call(found, flips)
     found.measure["repeat_changes"] = list(flips)
-    found.measure |= bias(found.first)
-    if not any(one.changed for one in found.toggles.values()):
+    scanned = found.scanned is not None and found.scanned.of_others[0] > 0
+    if not scanned and not any(one.changed for one in found.toggles.values()):
         return _by_itself(found)
     return _by_neighbours(found)
 
 
 def _unfaithful(found: Cell) -> str:
-    readings = [*found.data(*LIKE_DATA), *(b for _, b in found.again)]
+    readings = [*found.like_data, *(b for _, b in found.again)]
     outside, elements = sum(r.outside for r in readings), sum(len(r.seen) for r in readings)
     if not outside:
         return ""
@@ -121,22 +125,20 @@ def _flips(found: Cell) -> tuple[int, int]:
     return sum(p[0] for p in pairs), sum(p[1] for p in pairs)
 
 
-def _influence(toggles: Mapping[str, Toggles]) -> dict[str, Any]:
+def _redrawn(toggles: Mapping[str, Toggles]) -> dict[str, Any]:
     """Counts, and the exact 95 % interval, of results that changed when one neighbour, or every other element, was drawn anew."""
     rows: dict[str, Any] = {}
     for name, one in toggles.items():
         rows[name] = {"changed": one.changed, "toggles": one.kept, "rate_95": list(one.bound)}
     by_offset = toggles["one"].by_offset
     near = {str(o): pair for o, pair in by_offset.items() if pair[0]}
-    return {"influence": rows, "influence_by_offset": near, "offsets_tried": [min(by_offset), max(by_offset)]}
+    return {"redrawn": rows, "redrawn_by_offset": near, "offsets_redrawn": [min(by_offset), max(by_offset)]}
 
 
-def bias(first: Mapping[str, Reading]) -> dict[str, Any]:
-    """Mean signed error (NUMERICS §7.1) on equal, slowly varying and random sums."""
-    rows = {name: ladder.signed_error(first[name].seen) for name in ("smooth", "wide") if name in first}
-    if "constant" in first:
-        rows["constant"] = {"mean_signed_error_ulp_by_top_bits": ladder.by_top_bits(first["constant"].seen)}
-    return {"bias": rows} if rows else {}
+def _bias(found: Cell) -> dict[str, Any]:
+    """What the rounding does to equal, slowly varying and random sums, and to sums among zeros."""
+    rows = {"bias": bias.experiments(found.first), "padding": bias.padding(found.first, found.again)}
+    return {key: value for key, value in rows.items() if value}
 
 
 # ---------------------------------------------------------------------------------------------------------- no neighbour
@@ -144,9 +146,15 @@ def bias(first: Mapping[str, Reading]) -> dict[str, Any]:
 
 def _absent(found: Cell) -> str:
     one, odd = found.toggles["one"], found.toggles["odd"]
+    scanned = ""
+    if found.scanned is not None:
+        changed, tested = found.scanned.of_others
+        high = clopper_pearson(changed, tested)[1]
+        results = common.plural(tested, "result")
+        scanned = f", {results} when one bit of an element at most {REACH} off is turned (below {high:.2g})"
     return (
         f"{common.plural(one.kept, 'result')} stay when an element within 64 bytes is drawn anew "
-        f"(rate below {one.bound[1]:.2g}) and {common.plural(odd.kept, 'result')} when every other element is "
+        f"(rate below {one.bound[1]:.2g}){scanned} and {common.plural(odd.kept, 'result')} when every other element is "
         f"(below {odd.bound[1]:.2g}, 95 %)"
     )
 
@@ -220,8 +228,46 @@ def _by_neighbours(found: Cell) -> Finding:
     measure = {"keyed_by": "neighbours", **rule.measure(learned, fmt, word.mantissa_bits)}
     verdict = common.verdict_for(found.view, KIND, True)
     limits = " ".join([rule.limits(learned, fmt, len(found.trials[0].members)), RANGE_LIMIT])
+    if learned.summed is not None and found.scanned is not None:
+        learned.summed = learned.summed and not found.scanned.terms[0]
+        measure["keyed_by_the_sum"] = learned.summed
     claim = f"{found.start} rounds by other elements: {rule.claim(learned, fmt, word.mantissa_bits, found.toggles)}"
+    claim = f"{claim[:-1]}{_bias_words(found.measure)}."
+    limits = " ".join([limits, *_more_limits(found)])
     return found.finding(verdict, claim, limits=limits, evidence=_evidence(found), **measure)
+
+
+def _bias_words(measure: Mapping[str, Any]) -> str:
+    """``; mean signed error -0.05 ulp on random sums, ...``: what the rule does to data."""
+    rows = measure.get("bias", {})
+    told = [
+        f"{rows[name]['mean_signed_error_ulp']:+.3f} on {words} sums"
+        for name, words in (("wide", "random"), ("smooth", "slowly varying"))
+        if name in rows and rows[name]["elements"]
+    ]
+    top = [
+        one["mean_signed_error_ulp"]
+        for one in rows.get("constant", {}).get("by_top_bits", {}).values()
+        if one["elements"]
+    ]
+    told += [f"from {min(top):+.3f} to {max(top):+.3f} on equal ones, by their top bits"] if top else []
+    return f"; mean signed error in ulp: {', '.join(told)}" if told else ""
+
+
+def _more_limits(found: Cell) -> list[str]:
+    """What padding really does, and which bits no toggle reached."""
+    texts = []
+    padded = found.measure.get("padding", {})
+    if padded.get("elements"):
+        same = "the same in every repeat" if not padded["changed_between_repeats"] else "not the same in every repeat"
+        follows = f", as {common.listed(padded['modes'])}" if padded["modes"] else ""
+        texts.append(
+            f"Padding with zeros is no remedy: {padded['elements']:,} sums with zeros all around are {same}{follows}, and off by "
+            f"{padded['mean_signed_error_ulp']:+.3f} ulp on average (ties_to_even: {padded['ties_to_even_ulp']:+.3f})."
+        )
+    if found.scanned is not None and (missed := [name for name in influence.WORD if name not in found.scanned.bits]):
+        texts.append(f"Not turned, since the format's terms make no such pair of sums: {', '.join(missed)}.")
+    return texts
 
 
 def _evidence(found: Cell) -> list[Evidence]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from auditor import inputs
 from auditor.config import Scope
 from auditor.errors import ConfigError
-from auditor.inputs.contexts import PERIOD, block_elements, pieces_of
+from auditor.inputs.contexts import PERIOD, TOGGLES, block_elements, pieces_of
 from auditor.model import COLLECTIVES, Call, Family, Trial
 
 LEAST_COUNT = 1 << 15  # of the sweep's largest: below, no large call is asked for
@@ -19,11 +19,14 @@ FULL_BITS = 16  # formats that get the whole set of trials, in the first collect
 SPARSE, DENSE, CONSTANT = (Family.parse(f"neighbours:part={part}") for part in ("sparse", "dense", "constant"))
 ONE, ODD = (Family.parse(f"neighbours:part=dense,redraw={which}") for which in ("one", "odd"))
 TURNED = Family.parse("neighbours:part=dense,turn=1")
+SCANS = {name: Family.parse(f"neighbours:part=scan,toggle={name}") for name in TOGGLES}
+PADDED = Family.parse("neighbours:part=padded")
+SCAN_SEEDS = 4
 NATURAL = (Family("smooth"), Family("wide"))
 
 
 def wanted(scope: Scope) -> Iterator[tuple[Trial, int]]:
-    """At most 16 trials of the cell that is looked at in full, 5 of another."""
+    """At most 26 trials of the cell that is looked at in full, 5 of another."""
     full: set[str] = set()
     if max(scope.sweep.count) < LEAST_COUNT:
         return
@@ -92,6 +95,10 @@ def _full(base: Trial) -> Iterator[tuple[Trial, int]]:
     yield base.with_(family=CONSTANT, send_shift=1), 1
     for family in NATURAL:
         yield base.with_(family=family), 1
+    yield base.with_(family=PADDED), REPEATS
+    for number in range(SCAN_SEEDS):
+        for toggle in TOGGLES if number == 0 else TOGGLES[:2]:
+            yield base.with_(family=SCANS[toggle], seed=base.seed + number), 1
     if (fine := fine_positions(base)) is not None:
         yield base.with_(seed=base.seed + 2, active=fine), 1
 
@@ -106,7 +113,8 @@ def fine_positions(trial: Trial) -> str | None:
 
 def role(trial: Trial, first: Trial) -> str:
     """What a planned trial is for. ``first``: the cell's plain dense trial of the lowest seed."""
-    names = {SPARSE: "sparse", ONE: "one", ODD: "odd", TURNED: "turned", CONSTANT: "constant"}
+    names = {SPARSE: "sparse", ONE: "one", ODD: "odd", TURNED: "turned", CONSTANT: "constant", PADDED: "padded"}
+    names |= {family: f"scan_{toggle}_{trial.seed}" for toggle, family in SCANS.items()}
     name = names.get(trial.family, trial.family.name)
     if name == "constant" and trial.send_shift:
         return "constant_shifted" if trial.recv_shift else "constant_moved"

@@ -16,7 +16,7 @@ from auditor.numerics.exact import Sums
 from auditor.numerics.rounding import MODES, Split, up_by_mode
 from auditor.probes.common import receiving
 from auditor.probes.expected import blocks, is_faithful
-from auditor.probes.neighbours.formula import Mask, Seen, seen_from
+from auditor.probes.neighbours.formula import Seen, seen_from
 from auditor.probes.statistics import clopper_pearson
 
 ODD_SHARE = 1e-3  # of the sums go otherwise than a mode says: so few are a defect, not a rule
@@ -184,36 +184,7 @@ def keyed_by_place(shapes: Mapping[str, Reading]) -> tuple[str, dict[str, Any]]:
     return ("receive address", measure) if by_recv == 0 < by_send else ("address", measure)
 
 
-# ------------------------------------------------------------------------------------------------------------------ bias
-
-
-def signed_error(seen: Seen, mask: Mask | None = None) -> dict[str, Any]:
-    """Mean of (output - sum) in magnitude, in ulp, over inexact elements; the 95 % interval treats 64 elements as one draw."""
-    use = seen.inexact if mask is None else seen.inexact & mask
-    rem = seen.split.rem.astype(np.float64) * 2.0**-64
-    error = np.where(use, seen.up - rem, 0.0)
-    cut = len(error) // 64 * 64
-    sums, counts = error[:cut].reshape(-1, 64).sum(axis=1), use[:cut].reshape(-1, 64).sum(axis=1)
-    total, n = int(use.sum()), int(counts.sum())
-    if not n:
-        return {"elements": total, "mean_signed_error_ulp": None}
-    mean = float(error.sum() / total)
-    spread = float(np.sqrt(((sums - mean * counts) ** 2).sum())) / n
-    return {
-        "elements": total,
-        "mean_signed_error_ulp": mean,
-        "interval_95": [mean - 1.96 * spread, mean + 1.96 * spread],
-    }
-
-
-def by_top_bits(seen: Seen) -> dict[str, Any]:
-    """Of runs of equal sums: the mean signed error for each of the two top mantissa bits; rem averages 1/2 in each."""
-    top = (seen.field >> np.uint64(62)).astype(np.int64)
-    found = {}
-    for value in range(4):
-        if (top == value).any():
-            found[f"{value:02b}"] = signed_error(seen, top == value)["mean_signed_error_ulp"]
-    return found
+# ----------------------------------------------------------------------------------------------------------------- outputs
 
 
 def inexact_pairs(a: Reading, b: Reading) -> tuple[int, int]:

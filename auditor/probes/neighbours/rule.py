@@ -194,5 +194,4 @@ def limits(learned: Learned, fmt: Format, members: int) -> str:
         texts.append(f"{common.listed(learned.forms)} are the same as far as {depth} bits of rem show.")
     if shape is not None and shape.order == "either":
         texts.append("With two elements a group there is one neighbour and no order.")
-    texts.append("Padding a group with zeros makes its noise 0, not ties_to_even: repeatable, and biased toward zero.")
     return " ".join(texts)
