@@ -11,7 +11,8 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,22 @@ from auditor.launch import ArmRunner
 from auditor.model import Capabilities
 from auditor.plan import ArmPlan, Plan, build, multicast_waiver, summary
 from auditor.processes import Server, check_room, mpiexec
+from auditor.report import Exports
 
 PROBE_LIMIT = 120.0  # seconds that a backend's probe may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line says about a run beside its config."""
+    """What the command line says about a run beside its config. ``probes``: plans by name instead of this version's probes."""
 
     arm: str | None = None
     out: Path | None = None
     resume: bool = False
     as_json: bool = False
     hang_budget: float = 60.0
+    exports: Exports = field(default_factory=Exports)
+    probes: Mapping[str, Any] | None = None
 
 
 def run(config: Config, options: RunOptions) -> int:
@@ -47,7 +51,7 @@ def run(config: Config, options: RunOptions) -> int:
 
 def _run(config: Config, options: RunOptions) -> int:
     offers = probe_arms(config, options.arm)
-    plan = build(config, capabilities_of(offers), launcher=None)
+    plan = build(config, capabilities_of(offers), launcher=None, probes=options.probes)
     run_dir, plan = open_run(plan, options)
     failure, interrupted = 0, False
     try:
@@ -58,7 +62,7 @@ def _run(config: Config, options: RunOptions) -> int:
     except KeyboardInterrupt:
         interrupted = True
         say(f"interrupted; what was recorded is kept in {run_dir}")
-    return finish(run_dir, options.as_json, interrupted=interrupted, machinery_failed=failure == 3)
+    return finish(run_dir, options, interrupted=interrupted, machinery_failed=failure == 3)
 
 
 def _record_arm(run_dir: Path, plan: Plan, arm: ArmPlan, process_model: str, options: RunOptions) -> tuple[Plan, int]:
@@ -160,34 +164,57 @@ def read_describe(run_dir: Path, arm: str) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def finish(run_dir: Path, as_json: bool, *, interrupted: bool = False, machinery_failed: bool = False) -> int:
-    """Join what was recorded, analyze it, write the report, print the summary; returns the exit code."""
+def finish(run_dir: Path, options: RunOptions, *, interrupted: bool = False, machinery_failed: bool = False) -> int:
+    """Join what was recorded, analyze it, write the reports, print the summary; returns the exit code.
+
+    A report that cannot be written costs neither the findings nor the summary: it is said in a line, with exit code 3.
+    """
     store.join(run_dir)
     with store.RunReader(run_dir) as reader:
         content = analysis.analyze(reader, interrupted=interrupted, machinery_failed=machinery_failed)
     analysis.write_findings(run_dir, content)
-    _report(run_dir)
+    written = _reported(run_dir, options.exports)
     shutil.rmtree(run_dir / ".work", ignore_errors=True)
-    _print(run_dir, content, as_json)
-    return int(content["exit_code"])
+    _print(run_dir, content, options)
+    return _with_reports(int(content["exit_code"]), written)
 
 
-def _report(run_dir: Path) -> Path:
+def _reported(run_dir: Path, exports: Exports, *, page: bool = True) -> bool:
+    """Write the page and the exports; whether all could be written. What could not is said, and the others are."""
     from auditor import report
 
-    return report.write(run_dir)
+    written = True
+    for make in ([partial(report.write, run_dir)] if page else []) + [partial(report.export, run_dir, exports)]:
+        try:
+            make()
+        except AuditError as error:
+            say(str(error))
+            written = False
+    return written
 
 
-def _print(run_dir: Path, content: Mapping[str, Any], as_json: bool) -> None:
+def _with_reports(code: int, written: bool) -> int:
+    """The exit code, where reports could not be written: 3, unless 130 or 1 comes first (DESIGN §7)."""
+    return code if written or code in (130, 1) else 3
+
+
+def _print(run_dir: Path, content: Mapping[str, Any], options: RunOptions) -> None:
+    """The findings on standard output, or on standard error where a report takes that."""
+    from auditor import report
     from auditor.report.summary import summary_lines
 
-    if as_json:
-        click.echo(json.dumps(content, indent=1))
+    apart = options.exports.to_stdout
+    if options.as_json:
+        click.echo(json.dumps(content, indent=1), err=apart)
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in summary_lines(content, width):
-        click.echo(line)
-    click.echo(f"report: {run_dir / 'report.html'}")
+    stream = sys.stderr if apart else sys.stdout
+    width = shutil.get_terminal_size().columns if stream.isatty() else None
+    for line in summary_lines(content, width, run_dir):
+        click.echo(line, err=apart)
+    page = run_dir / "report.html"
+    click.echo(
+        f"report: {page if report.is_current(run_dir) else f'make it with: auditor report {run_dir}'}", err=apart
+    )
 
 
 def show_plan(config: Config, arm: str | None) -> int:
@@ -198,7 +225,7 @@ def show_plan(config: Config, arm: str | None) -> int:
     return 0
 
 
-def analyze_run(run_dir: Path, *, as_json: bool = False) -> int:
+def analyze_run(run_dir: Path, options: RunOptions) -> int:
     """``auditor analyze``: findings.json again, from the recorded bytes."""
     with store.RunReader(run_dir) as reader:
         content = analysis.analyze(reader)
@@ -206,20 +233,24 @@ def analyze_run(run_dir: Path, *, as_json: bool = False) -> int:
             say(problem)
         directory = reader.directory
     analysis.write_findings(directory, content)
-    _print(directory, content, as_json)
-    return int(content["exit_code"])
+    written = _reported(directory, options.exports, page=False)
+    _print(directory, content, options)
+    return _with_reports(int(content["exit_code"]), written)
 
 
-def write_report(run_dir: Path) -> int:
-    """``auditor report``: the page again, from findings.json and the record."""
-    click.echo(str(_report(run_dir)))
+def write_report(run_dir: Path, exports: Exports) -> int:
+    """``auditor report``: the page again, and what was asked for beside it, from findings.json and the record."""
+    from auditor import report
+
+    click.echo(str(report.write(run_dir)), err=exports.to_stdout)
+    report.export(run_dir, exports)
     return 0
 
 
 def show_run(run_dir: Path, *, as_json: bool = False) -> int:
     """``auditor show``: the summary again."""
     content = analysis.read_findings(run_dir)
-    _print(run_dir, content, as_json)
+    _print(run_dir, content, RunOptions(as_json=as_json))
     return int(content["exit_code"])
 
 
@@ -233,10 +264,10 @@ def verify_run(run_dir: Path) -> int:
     return 3 if problems else 0
 
 
-def join_runs(run_dirs: Sequence[Path], out: Path) -> int:
+def join_runs(run_dirs: Sequence[Path], out: Path, options: RunOptions) -> int:
     """``auditor join``: arms that ran apart become one run."""
     store.join_runs(run_dirs, out)
-    return finish(out, as_json=False)
+    return finish(out, options)
 
 
 def show_backends() -> int:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from auditor.errors import ConfigError
 
+if TYPE_CHECKING:
+    from auditor.report import Exports
+
 RUN = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, allow_dash=True)
 
 
 def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,6 +27,27 @@ def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def _export_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--junit, --sarif, --markdown, given to the command as one ``exports`` that has been checked."""
+
+    @functools.wraps(command)
+    def with_exports(junit: Path | None, sarif: Path | None, markdown: Path | None, **others: Any) -> Any:
+        from auditor.report import Exports
+
+        exports = Exports(junit=junit, sarif=sarif, markdown=markdown)
+        exports.check()
+        return command(exports=exports, **others)
+
+    wrapped: Callable[..., Any] = with_exports
+    for name, words in (
+        ("--markdown", "Also write a Markdown summary, for a job's log or summary page."),
+        ("--sarif", "Also write SARIF 2.1.0, for code-scanning pages and viewers."),
+        ("--junit", "Also write JUnit XML, for a CI system's test page. - is standard output."),
+    ):
+        wrapped = click.option(name, type=FILE, metavar="FILE", help=words)(wrapped)
+    return wrapped
 
 
 def _load(config: Path | None, backend: str | None, ranks: int | None, settings: Any) -> Any:
@@ -44,6 +70,7 @@ def _load(config: Path | None, backend: str | None, ranks: int | None, settings:
 @click.option(
     "--hang-budget", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, metavar="S"
 )
+@_export_options
 def run(
     config: Path | None,
     arm: str | None,
@@ -54,6 +81,7 @@ def run(
     resume: bool,
     as_json: bool,
     hang_budget: float,
+    exports: Exports,
 ) -> int:
     """Plan, record, analyze and report. Without CONFIG: the built-in quickstart."""
     from auditor import launched_run, pipeline
@@ -61,7 +89,9 @@ def run(
 
     if resume and out is None:
         raise ConfigError("--resume needs --out DIR: the run directory to go on with")
-    options = pipeline.RunOptions(arm=arm, out=out, resume=resume, as_json=as_json, hang_budget=hang_budget)
+    options = pipeline.RunOptions(
+        arm=arm, out=out, resume=resume, as_json=as_json, hang_budget=hang_budget, exports=exports
+    )
     launched = launcher_rank_and_size()
     start = launched_run.run if launched is not None and launched.size > 1 else pipeline.run
     return start(_load(config, backend, ranks, settings), options)
@@ -82,20 +112,22 @@ def plan(
 @click.command()
 @click.argument("run_dir", metavar="RUN", type=RUN)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON instead of the summary.")
-def analyze(run_dir: Path, as_json: bool) -> int:
+@_export_options
+def analyze(run_dir: Path, as_json: bool, exports: Exports) -> int:
     """Derive the findings of a recorded run again, from its files alone."""
     from auditor import pipeline
 
-    return pipeline.analyze_run(run_dir, as_json=as_json)
+    return pipeline.analyze_run(run_dir, pipeline.RunOptions(as_json=as_json, exports=exports))
 
 
 @click.command()
 @click.argument("run_dir", metavar="RUN", type=RUN)
-def report(run_dir: Path) -> int:
-    """Write report.html of a run from its findings and its record."""
+@_export_options
+def report(run_dir: Path, exports: Exports) -> int:
+    """Write report.html of a run from its findings and its record, and the other forms that are asked for."""
     from auditor import pipeline
 
-    return pipeline.write_report(run_dir)
+    return pipeline.write_report(run_dir, exports)
 
 
 @click.command()
@@ -120,11 +152,12 @@ def verify(run_dir: Path) -> int:
 @click.command()
 @click.argument("run_dirs", metavar="RUN...", type=RUN, nargs=-1, required=True)
 @click.option("--out", type=RUN, required=True, metavar="DIR", help="The joined run directory.")
-def join(run_dirs: tuple[Path, ...], out: Path) -> int:
+@_export_options
+def join(run_dirs: tuple[Path, ...], out: Path, exports: Exports) -> int:
     """Join arms that were run apart into one run, then analyze and report it."""
     from auditor import pipeline
 
-    return pipeline.join_runs(run_dirs, out)
+    return pipeline.join_runs(run_dirs, out, pipeline.RunOptions(exports=exports))
 
 
 @click.command()

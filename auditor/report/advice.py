@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,15 @@ class Step:
 def code_words(code: Any) -> str:
     """What an exit code means; empty for an unknown one."""
     return CODES.get(code, "") if isinstance(code, int) else ""
+
+
+def plan_of(run_dir: Path) -> dict[str, Any]:
+    """plan.json's content, for the commands that start a run again; {} where it is missing or torn: they are shorter then."""
+    try:
+        found = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def place(run_dir: Path) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from auditor.report import gpus
 from auditor.report.cards import Hosts
 from auditor.report.words import listed, number, one_line, part, plural
-from auditor.store import RunReader
+
+if TYPE_CHECKING:
+    from auditor.store import RunReader  # loads h5py, which the terminal's summary does without
 
 HOST_ROWS = GPU_ROWS = 64  # hosts and GPUs in the tables; the page states the total
 NO_HOST = "an unrecorded host"
