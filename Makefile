@@ -31,7 +31,7 @@ bench: .venv/.test
 	@touch $@
 
 .venv/.test: .venv/.audit
-	$(BIN)/pip install --quiet --editable '.[mpi,fast,dev]'
+	$(BIN)/pip install --quiet --editable '.[mpi,fast,dev,compile]'
 	@touch $@
 
 clean:
