@@ -1,0 +1,1 @@
+"""Run + finding -> a bundle that a vendor's engineer can use alone."""
