@@ -23,6 +23,7 @@ COMMANDS = {
     "show": "runs:show",
     "verify": "runs:verify",
     "join": "runs:join",
+    "compare": "compare:compare",
     "backends": "runs:backends",
 }
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}

@@ -33,7 +33,9 @@ Facts = dict[tuple[str, str], str]
 def differences(base: tuple[RunReader, RecordedArm], other: tuple[RunReader, RecordedArm]) -> tuple[Difference, ...]:
     """What is not the same around two arms, the likeliest cause first."""
     x, y = facts(*base), facts(*other)
-    names = sorted({*x, *y}, key=lambda name: (GROUPS.index(name[0]), name[1]))
+    names = sorted(
+        dict.fromkeys((*x, *y)), key=lambda name: GROUPS.index(name[0])
+    )  # else in the order in which they are told
     return tuple(
         Difference(name[0], name[1], x.get(name, _absent(name[0])), y.get(name, _absent(name[0])))
         for name in names
