@@ -24,6 +24,8 @@ COMMANDS = {
     "verify": "runs:verify",
     "join": "runs:join",
     "compare": "compare:compare",
+    "calibrate": "calibrate:calibrate",
+    "check": "calibrate:check",
     "backends": "runs:backends",
 }
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
