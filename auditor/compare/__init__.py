@@ -116,6 +116,6 @@ def _notes(
         why = f" ({x.rank_n} and {y.rank_n} ranks)" if x.rank_n != y.rank_n else ""
         yield f"No trial is the same in both{why}: no bits can be compared; findings are, by what they say."
     for probe, n in told.unasked.items():
-        yield f"{n} finding{'s' if n > 1 else ''} of the probe {probe} cannot be compared: only one of the plans asks for it."
+        yield f"{n} finding{'s' if n > 1 else ''} of the probe {probe}: not compared, the plans share no trial of it there."
     if a.run.derived != b.run.derived:
         yield "The findings of one run were derived now, those of the other when it ran: --recompute derives both now."

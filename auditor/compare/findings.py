@@ -113,7 +113,9 @@ def _covers(wide: Finding, narrow: Finding) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """``alike``: findings that are the same in both. ``unasked``: probe -> findings that only one run's plan asks for."""
+    """``alike``: findings that are the same in both. ``unasked``: probe -> findings that only one run has, where the plans share
+    no trial.
+    """
 
     changes: tuple[Change, ...]
     alike: int
@@ -126,13 +128,19 @@ def compared(base: Sequence[Finding], other: Sequence[Finding], asked: tuple[Ask
     alike, unasked = 0, dict[str, int]()
     for x, y in matched(base, other):
         lone = y if x is None else x if y is None else None
-        if lone is not None and not asked[0 if x is None else 1].covers(lone):
+        if lone is not None and not (_share(asked, lone.probe) and asked[0 if x is None else 1].covers(lone)):
             unasked[lone.probe] = unasked.get(lone.probe, 0) + 1
         elif (change := _change(x, y, asked)) is not None:
             found.append(change)
         else:
             alike += 1
     return Compared(tuple(sorted(found, key=_rank)), alike, unasked)
+
+
+def _share(asked: tuple[Asked, Asked], probe: str) -> bool:
+    """Whether a probe asked both arms for any trial that is the same."""
+    x, y = ({trial for trial, _ in one.trials.get(probe, ())} for one in asked)
+    return not x.isdisjoint(y)
 
 
 def _rank(change: Change) -> tuple[Any, ...]:
