@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,25 @@ def test_every_verdict_has_its_words(runs: Path, monkeypatch: pytest.MonkeyPatch
         assert Page(compare_page.page(comparison)).open == []
         assert compare_text.markdown(comparison)
     assert set(compare_page.LOOKS) == set(compare_page.NEXT) == set(compare_rows.VERDICTS) == set(compare_text.STYLES)
+
+
+@pytest.mark.parametrize(
+    ("labels", "arms", "names"),
+    [
+        (("x/a", "x/b"), ("ring", "ring"), ("a", "b")),
+        (("x/a", "y/a"), ("ring", "ring"), ("x/a", "y/a")),
+        (("x/a", "x/a"), ("ring", "tree"), ("a:ring", "a:tree")),
+        (("a", "b"), ("ring", "tree"), ("a:ring", "b:tree")),
+        (("x/a", "x/a"), ("ring", "ring"), ("a:ring", "a:ring")),
+    ],
+)
+def test_columns_are_called_by_as_little_as_tells_them_apart(
+    comparison: Any, labels: tuple[str, str], arms: tuple[str, str], names: tuple[str, str]
+) -> None:
+    (beside,) = comparison.besides
+    beside = replace(beside, other=replace(beside.other, label=labels[1]))
+    pair = replace(beside.pairs[0], base_arm=arms[0], other_arm=arms[1])
+    assert compare_rows.names_of(beside, pair, labels[0]) == names
 
 
 def test_many_figures_are_cut_and_places_are_said() -> None:

@@ -53,6 +53,9 @@ def facts(reader: RunReader, view: RecordedArm) -> Facts:
     told: Facts = {}
     for group, name, value in (*_settings(view), *_described(view), *_processes(sources), *_surroundings(sources)):
         told[group, name] = value
+    for group, name in list(told):
+        if group == "settings" and ("variables", name.removeprefix("env.")) in told:
+            del told[group, name]  # the processes saw it
     return told
 
 

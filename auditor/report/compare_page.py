@@ -14,6 +14,7 @@ from auditor.report.compare_rows import (
     cell_words,
     change_words,
     headline,
+    names_of,
     notes,
     policy_line,
     tables,
@@ -77,7 +78,7 @@ def _run(run: Run, part: str) -> dict[str, str]:
 
 
 def _pair(beside: Beside, pair: Pair, base: str, anchor: str) -> dict[str, Any]:
-    names = base, beside.other.label
+    names = names_of(beside, pair, base)
     return {
         "anchor": anchor,
         "title": one_line(title(beside, pair, base)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from auditor.compare.records import Beside, Bits, Change, Comparison, Difference, Example, MeasureChange, OnlyIn, Pair
@@ -64,13 +65,21 @@ def policy_line(comparison: Comparison) -> str:
     return f"exit code {code}" + (f" ({why})" if why else "")
 
 
+def names_of(beside: Beside, pair: Pair, base: str) -> tuple[str, str]:
+    """What the two are called in a table: as little of ``RUN:ARM`` as tells them apart."""
+    labels = base, beside.other.label
+    last = tuple(one_line(PurePath(label).name or label) for label in labels)
+    x, y = last if last[0] != last[1] or labels[0] == labels[1] else labels
+    return (x, y) if pair.base_arm == pair.other_arm and x != y else (f"{x}:{pair.base_arm}", f"{y}:{pair.other_arm}")
+
+
 def title(beside: Beside, pair: Pair, base: str) -> str:
-    """``mpich:mpi and intel:mpi``: the arms that stand side by side, the base first."""
+    """``runs/mpich:mpi and runs/intel:mpi``: the arms that stand side by side, the base first."""
     return f"{base}:{pair.base_arm} and {beside.other.label}:{pair.other_arm}"
 
 
 def tables(pair: Pair, names: tuple[str, str]) -> Iterator[Table]:
-    """Everything of one pair, in the order in which it should be read. ``names``: of the base and of the other run."""
+    """Everything of one pair, in the order in which it should be read. ``names``: those of :func:`names_of`."""
     yield _around(pair.environment, names)
     if pair.plan or pair.only_base.total or pair.only_other.total:
         yield _plan(pair, names)

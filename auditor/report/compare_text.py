@@ -11,7 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from auditor.compare.records import Comparison, Run
-from auditor.report.compare_rows import BITS, Table, bits_notes, headline, notes, policy_line, tables, title
+from auditor.report.compare_rows import BITS, Table, bits_notes, headline, names_of, notes, policy_line, tables, title
 from auditor.report.summary import LEAST, PAPER
 from auditor.report.words import clean
 
@@ -38,10 +38,10 @@ def show(comparison: Comparison, to: Console) -> None:
     for line in comparison.trouble:
         to.print(Text(clean(line), "bold yellow"), soft_wrap=True)
     for beside in comparison.besides:
-        names = comparison.base.label, beside.other.label
         for pair in beside.pairs:
+            names = names_of(beside, pair, comparison.base.label)
             to.print()
-            to.rule(Text(clean(title(beside, pair, names[0])), "bold"), align="left", characters="─")
+            to.rule(Text(clean(title(beside, pair, comparison.base.label)), "bold"), align="left", characters="─")
             for table in tables(pair, names):
                 _print(table, to)
                 if table.title == BITS:
@@ -81,9 +81,9 @@ def _markdown(comparison: Comparison) -> Iterator[str]:
     for line in comparison.trouble:
         yield f"\n> {_escaped(line)}"
     for beside in comparison.besides:
-        names = base.label, beside.other.label
         for pair in beside.pairs:
-            yield f"\n### {_escaped(title(beside, pair, names[0]))}"
+            names = names_of(beside, pair, base.label)
+            yield f"\n### {_escaped(title(beside, pair, base.label))}"
             for table in tables(pair, names):
                 yield from _markdown_table(table)
                 if table.title == BITS:
