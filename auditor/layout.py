@@ -14,6 +14,7 @@ import numpy as np
 
 from auditor.errors import ConfigError
 from auditor.model import Bytes, Codes, Trial
+from auditor.numerics import triggers
 from auditor.numerics.formats import Format
 from auditor.numerics.hashing import counter_hash, stream_key
 
@@ -117,7 +118,8 @@ def prefill_code(fmt: Format, name: str) -> int:
 def fill_codes(fmt: Format, fill: str, position: int, *, after: bool) -> Codes:
     """GUARD bytes of a head (``after`` False) or tail fill, as codes; ``position``: of the member in its group.
 
-    ``trigger:A`` sums to 1.0 and ``trigger:B`` to 1.75 over the members (NUMERICS §1.5).
+    ``trigger:A`` sums to 1.0 and ``trigger:B`` to 1.75 over the members (NUMERICS §1.5); other triggers are sums that differ in
+    one bit (:func:`auditor.numerics.triggers.beside`).
     """
     n = GUARD // fmt.itemsize
     kind, _, argument = fill.partition(":")
@@ -129,11 +131,12 @@ def fill_codes(fmt: Format, fill: str, position: int, *, after: bool) -> Codes:
     half_more = 1 << (fmt.mantissa_bits - 1)
     if kind == "trigger":
         three_quarters = fmt.power_of_two(-1) | half_more
-        per_member = {"A": (one, 0), "B": (one, three_quarters)}.get(argument)
+        named = {"A": (one, 0), "B": (one, three_quarters)}
+        per_member = named.get(argument) or triggers.beside(fmt, argument)
         if per_member is None:
-            raise ConfigError(f"fill {fill!r}: a trigger is A or B")
+            raise ConfigError(f"fill {fill!r}: a trigger is A, B, 0, all, or a bit that {fmt.name} can set: s, e0, b22")
         return np.full(n, per_member[position] if position < 2 else 0, fmt.dtype)
     codes = {"zero": 0, "finite": one | half_more, "huge": fmt.max_code, "nan": fmt.nan_code}
     if kind not in codes or argument:
-        raise ConfigError(f"fill {fill!r} is none of zero, finite, huge, nan, random:k, trigger:A, trigger:B")
+        raise ConfigError(f"fill {fill!r} is none of zero, finite, huge, nan, random:k, trigger:A")
     return np.full(n, codes[kind], fmt.dtype)

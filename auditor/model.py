@@ -24,7 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 COLLECTIVES = ("all_reduce", "reduce_scatter", "reduce")
 OPS = ("sum", "avg", "min", "max")
 FEATURES = ("groups", "history", "recreate", "graph", "registration", "queue", "timing", "path")
-FILLS = ("zero", "finite", "huge", "nan")  # and random:k, trigger:A, trigger:B
+FILLS = ("zero", "finite", "huge", "nan")  # and random:k, trigger:NAME
 PREFILLS = ("snan_a", "snan_b", "finite")
 STATUSES = ("ok", "error", "crash", "hang", "unsupported", "skipped")
 

@@ -16,10 +16,13 @@ from outside_subjects import Clean, FlipsEveryTenth, LeavesTail, ReadsPast
 from auditor import inputs
 from auditor.backends.simulator.backend import Simulator
 from auditor.config import ArmSpec, Scope, Sweep
+from auditor.errors import ConfigError
 from auditor.model import Capabilities, Codes, Family, Finding, Trial, Verdict
+from auditor.numerics import triggers
 from auditor.numerics.exact import exact_sum_reference
 from auditor.numerics.formats import FORMATS
-from auditor.probes import repeatability, tail
+from auditor.numerics.rounding import round_reference, sum_reference
+from auditor.probes import neighbours, repeatability, tail
 from auditor.probes.fills import cells_of, deep_points
 
 SWEEP = Sweep(
@@ -76,7 +79,7 @@ def test_plan_is_affordable_on_a_large_sweep_and_shares_its_baselines() -> None:
     mine = dict(tail.plan(scope(NCCL, 2)))
     shared = set(dict(repeatability.plan(scope(NCCL, 2))))
     own = {t: n for t, n in mine.items() if t not in shared}
-    assert 300 <= len(own) <= 450
+    assert 300 <= len(own) <= 520
     assert set(own.values()) == {2}
     assert sum(t.call.count == 1048576 for t in mine) <= 2 * 6
     for form in NCCL.format:
@@ -119,6 +122,35 @@ def test_triggers_need_ranks_zero_and_one_and_huge_sweeps_stay_small() -> None:
     large = replace(SWEEP, count=(1 << 24,), collective=("all_reduce",))
     assert len(list(tail.plan(scope(large)))) < 60
     assert not list(tail.plan(scope(replace(SWEEP, count=(0,)))))
+
+
+@pytest.mark.parametrize("name", [fmt.name for fmt in FORMATS.values() if fmt.precision < 24])
+def test_single_bits_and_sums_that_they_tip(name: str) -> None:
+    fmt, wide = FORMATS[name], FORMATS["binary32"]
+    words = {
+        bit: sum_reference(fmt, triggers.beside(fmt, bit) or (), "toward_zero", to=wide)
+        for bit in ("0", "all", *triggers.bits(fmt))
+    }
+    for bit in triggers.bits(fmt):
+        place = 31 if bit == "s" else 23 + int(bit[1:]) if bit[0] == "e" else int(bit[1:])
+        assert words["0"] ^ words[bit] == 1 << place
+    assert (words["0"] ^ words["all"]).bit_count() >= 2 * fmt.precision - 2
+    for rem, wanted in (("high", 1 - Fraction(1, 1 << fmt.precision)), ("low", Fraction(1, 1 << fmt.precision))):
+        codes = triggers.tipped(fmt, rem)
+        if codes is None:
+            continue
+        numerator, exponent = exact_sum_reference(fmt, codes)
+        gap = Fraction(2) ** (triggers.exponent(fmt) - fmt.mantissa_bits)
+        assert (Fraction(numerator) * Fraction(2) ** exponent / gap) % 1 == wanted
+        trial = a_trial(f"tail_trigger:rem={rem}", format=name, rank_n=3, count=2)
+        assert [int(term[1]) for term in inputs.terms(trial, 0, 0, 2)] == [*codes, 0]
+
+
+def test_a_remainder_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="none of high, low"):
+        inputs.check(Family.parse("tail_trigger:rem=middle"), FORMATS["bfloat16"], 2)
+    assert triggers.beside(FORMATS["binary32"], "b22") is None
+    assert triggers.beside(FORMATS["bfloat16"], "b23") is None
 
 
 @pytest.mark.parametrize("name", list(FORMATS))
@@ -208,12 +240,69 @@ def test_the_same_models_that_read_nothing_foreign_pass(options: dict[str, Any])
     assert verdicts(tail, view) == {"foreign_read": {"PASS"}}
 
 
+def single_bit(bit: int, *, lowers: bool = False) -> Any:
+    """A subject whose last element takes 1/4 of a gap of noise from one bit of what follows it, or gives that up for it."""
+
+    class Subject(Clean):
+        def run(self, call: Any, send: Any, recv: Any) -> None:
+            super().run(call, send, recv)
+            if call.format != "bfloat16" or not call.count:
+                return
+            windows = list(send.values())
+            words = np.array([[_word(w, call.count - 1), _word(w, call.count)] for w in windows], np.uint16)
+            total = [exact_sum_reference(FORMATS["bfloat16"], [int(c) for c in words[:, k]]) for k in (0, 1)]
+            foreign = sum_reference(
+                FORMATS["bfloat16"], [int(c) for c in words[:, 1]], "toward_zero", to=FORMATS["binary32"]
+            )
+            noise = Fraction(1, 4) if bool(foreign >> bit & 1) is not lowers else Fraction(0)
+            lo = round_reference(FORMATS["bfloat16"], *total[0], "toward_zero")
+            low, _ = exact_sum_reference(FORMATS["bfloat16"], [lo])
+            high, _ = exact_sum_reference(FORMATS["bfloat16"], [lo + 1])
+            rem = Fraction(total[0][0] - low, high - low)
+            for rank in call.receivers(len(windows)):
+                window = recv[rank]
+                at = window.offset + (call.count - 1) * 2
+                window.buffer[at : at + 2] = np.array([lo + (rem + noise >= 1)], np.uint16).view(np.uint8)
+
+    return Subject
+
+
+def _word(window: Any, index: int) -> int:
+    at = window.offset + index * 2
+    return int(window.buffer[at : at + 2].view(np.uint16)[0])
+
+
+@pytest.mark.parametrize("bit", [31, 23, 22, 19, 16, 15, 9])
+@pytest.mark.parametrize("lowers", [False, True])
+def test_whichever_single_bit_decides_it_is_named(bit: int, lowers: bool) -> None:
+    """A rule of another bit than b22 and b21, or one that takes sums down: no luck is needed."""
+    sweep = Sweep(format=("bfloat16",), shift=((0, 0),), count=(21,), repeats=2, seed=(7,))
+    view = drive(single_bit(bit, lowers=lowers), sweep, [tail], rank_n=2)
+    view.planned = [p for p in view.planned if p.trial.family.name == "tail_trigger" and p.trial.family.args]
+    (found,) = of_kind(tail, view, "foreign_read")
+    assert found.verdict is Verdict.FAIL
+    name = "s" if bit == 31 else f"e{bit - 23}" if bit > 22 else f"b{bit}"
+    moved = found.measure["foreign_bits_that_matter"]
+    assert list(moved) == [name]
+    # Beside sums of 2**-1 the lowest exponent bit is clear, and so is every other; turned, it is set.
+    assert moved[name] == ({"up": 0, "down": 1} if lowers else {"up": 1, "down": 0})
+    assert f"one bit of the foreign sum is enough, {name} of its word" in found.claim
+
+
+def test_the_bits_that_decide_inside_the_range_are_recognised() -> None:
+    sweep = Sweep(format=("bfloat16",), shift=((0, 0),), count=(1026, 1 << 15), repeats=2, seed=(7,))
+    view = drive(Simulator, sweep, [tail, neighbours], rank_n=2, options={"preset": "b300"})
+    (found,) = of_kind(tail, view, "foreign_read")
+    assert "b22 and b21 of its word, the very bits by which elements inside the range are rounded" in found.claim
+
+
 def test_the_trigger_alone_decides() -> None:
     sweep = replace(
         SWEEP, collective=("all_reduce",), shift=((0, 0),), in_place=(False,), count=(1, 2, 3, 1025, 1026, 1027)
     )
     view = drive(Simulator, sweep, [tail], rank_n=2, options={"preset": "b300"})
-    view.planned = [p for p in view.planned if p.trial.family == Family("tail_trigger")]
+    high = ("tail_trigger", "tail_trigger:rem=high")  # by rem=low, six bits of noise take nothing up
+    view.planned = [p for p in view.planned if str(p.trial.family) in high]
     (found,) = of_kind(tail, view, "foreign_read")
     assert found.verdict is Verdict.FAIL
     assert found.measure["points_changed"] == found.measure["points"] >= 3

@@ -11,6 +11,7 @@ import numpy as np
 from auditor.errors import ConfigError
 from auditor.inputs.scaled import RANK_CODED_SLOTS, log2_ceil
 from auditor.model import Codes, Family
+from auditor.numerics import triggers
 from auditor.numerics.formats import Format
 from auditor.numerics.hashing import MASK64, U64, mix32, stream_key
 from auditor.numerics.recipes import COMMON, Stream, indices, scale_word, truncate
@@ -142,12 +143,17 @@ def constant(family: Family, fmt: Format, seed: int, rank_n: int, rank: int, sta
 def tail_trigger(family: Family, fmt: Format, seed: int, rank_n: int, rank: int, start: int, stop: int) -> Codes:
     """1.0 from the first contributor, (7/8) * 2**(1-p) from the second, +0 from the others (NUMERICS §1.5).
 
-    The sum is 1 + 7/8 ulp: a rounding keyed by neighbours takes it down beside sums of 1.0, up beside sums of 1.75.
+    The sum is 1 + 7/8 ulp: a rounding keyed by neighbours takes it down beside sums of 1.0, up beside sums of 1.75. ``rem`` =
+    high or low: sums next to a number of the format, which the least noise tips (:func:`auditor.numerics.triggers.tipped`).
     """
-    del family, seed, rank_n
+    del seed, rank_n
     small = fmt.power_of_two(-fmt.precision) | 3 << (fmt.mantissa_bits - 2)
-    code = {0: fmt.power_of_two(0), 1: small}.get(rank, 0)
-    return np.full(stop - start, code, fmt.dtype)
+    pair: tuple[int, int] | None = (fmt.power_of_two(0), small)
+    if (rem := family.get("rem", None)) is not None:
+        pair = triggers.tipped(fmt, str(rem))
+    if pair is None:
+        raise ConfigError(f"family {family}: rem = {rem!r} is none of high, low, or {fmt.name} has no such terms")
+    return np.full(stop - start, pair[rank] if rank < 2 else 0, fmt.dtype)
 
 
 # --- smooth -----------------------------------------------------------------------------------------

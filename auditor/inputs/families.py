@@ -40,7 +40,7 @@ _TABLE: dict[str, Row] = {
     "specials": Row("NaN, infinities, zeros and range ends at each contributor in turn", None, structured.specials),
     "constant": Row("one value everywhere", None, coded.constant, ("value",)),
     "tail_trigger": Row(
-        "sums of 1 + 7/8 ulp everywhere, for the fills of the same name", None, coded.tail_trigger, (), 2
+        "sums of 1 + 7/8 ulp everywhere, for the fills of the same name", None, coded.tail_trigger, ("rem",), 2
     ),
     "smooth": Row("slowly varying: neighbours resemble each other", None, coded.smooth),
     "neighbours": Row(

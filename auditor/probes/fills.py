@@ -7,12 +7,14 @@ from itertools import islice
 
 from auditor.config import Scope
 from auditor.model import Family, Trial
+from auditor.numerics import triggers
 from auditor.probes.differences import FAMILY, WORD, base_trials
 
 RANDOMS = 64  # random fills: together they miss a rule that follows them with p >= 0.27 in < 2e-9
 SMALL = 1 << 20  # bytes of a send range that may be sent many times
 LARGE_RANDOMS = 8
 DRAWS = 8  # random fills of the same data
+HIGH, LOW = (Family.parse(f"tail_trigger:rem={rem}") for rem in ("high", "low"))
 GRID_FILLS = ("random:1", "nan", "random:2", "huge", "random:3", "finite")
 
 
@@ -42,6 +44,8 @@ def wanted(points: Sequence[Trial], *, deep_randoms: int) -> Iterator[Trial]:
         yield point.with_(prefill="snan_b")  # a control: nothing but the prefill differs
     for point in _residues(points):
         yield from _triggered(point)
+    if deep_randoms:
+        yield from bitwise(deep[0])
     randoms = _randoms(deep, LARGE_RANDOMS if _bytes(deep[0]) > SMALL else RANDOMS)
     yield from islice(randoms, deep_randoms)
     others = [point for point in _ordered(points) if point not in deep]
@@ -82,6 +86,22 @@ def _triggered(point: Trial) -> Iterator[Trial]:
     if {0, 1} <= set(point.members):
         for fill in ("trigger:A", "trigger:B"):
             yield _both(point, fill).with_(family=Family("tail_trigger"))
+
+
+def bitwise(point: Trial) -> Iterator[Trial]:
+    """Fills that differ from one another in a single bit of their sums' word, beside sums that the least noise takes up; and all
+    bits at once, beside sums that it takes up and beside sums that hardly any does. A rule that another bit than those of
+    NUMERICS §1.5 decides, or that takes a sum down, shows here.
+    """
+    fmt = point.call.fmt
+    if not {0, 1} <= set(point.members) or not triggers.bits(fmt) or _bytes(point) > SMALL:
+        return
+    for family, names in (
+        (HIGH, (triggers.BASE, *triggers.bits(fmt), triggers.ALL)),
+        (LOW, (triggers.BASE, triggers.ALL)),
+    ):
+        if triggers.tipped(fmt, str(family.get("rem", ""))) is not None:
+            yield from (_both(point, f"trigger:{name}").with_(family=family) for name in names)
 
 
 def _bytes(trial: Trial) -> int:

@@ -18,6 +18,7 @@ from auditor import inputs
 from auditor.config import Scope
 from auditor.layout import GUARD
 from auditor.model import ArmView, Finding, Trial
+from auditor.numerics import triggers
 from auditor.probes import common
 from auditor.probes.differences import (
     CHANCE_WORDS,
@@ -28,7 +29,8 @@ from auditor.probes.differences import (
     repeats_of,
     stable,
 )
-from auditor.probes.fills import RANDOMS, cells_of, ground, wanted
+from auditor.probes.fills import RANDOMS, bitwise, cells_of, deep_points, ground, wanted
+from auditor.probes.neighbours import bits_that_decide
 from auditor.probes.pairs import Pairs, changes, too_little
 from auditor.probes.splits import Change
 from auditor.probes.statistics import clopper_pearson
@@ -52,7 +54,7 @@ def plan(scope: Scope) -> Iterator[tuple[Trial, int]]:
     share = min(MOST, max(LEAST, TRIALS // max(1, len(cells))))
     for number, points in enumerate(cells):
         randoms = RANDOMS if number < DEEP_CELLS else 0
-        room = share + randoms
+        room = share + randoms + (len(list(bitwise(deep_points(points)[0]))) if randoms else 0)
         chosen: dict[Trial, int] = {}
         for trial in wanted(points, deep_randoms=randoms):
             plain = trial.head == trial.tail == "zero" and trial.prefill == "snan_a"  # shared with repeatability
@@ -94,12 +96,15 @@ class _Fills:
         default_factory=set
     )  # ends of which a changed element lies within a word, nearer than to the other
     most: int = 0  # elements changed in one call
+    bits: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # foreign bit turned -> [elements taken up by it, taken down]
     moved: bool = False  # a control changed as well
     paths: set[str] = field(default_factory=set)
 
     def add(self, group: Sequence[Stable]) -> None:
         """All trials of one point and one data set."""
-        reference = min(group, key=lambda one: (one.trial.head != "zero") + (one.trial.tail != "zero"))
+        reference = min(group, key=_plainness)
         votes = Counter(one.digests for one in group)
         self.points += 1
         self.paths.update(one.path for one in group)
@@ -120,6 +125,8 @@ class _Fills:
         if changed:
             for change in changes(self.pairs.view, a, b)[0]:
                 self._locate(b.trial, change)
+        if a.trial.tail == f"trigger:{triggers.BASE}" and b.trial.tail != f"trigger:{triggers.ALL}":
+            self._by_bit(a, b)
 
     def _locate(self, trial: Trial, change: Change) -> None:
         first = inputs.receiver_range(trial, change[0].rank)[0]
@@ -133,6 +140,23 @@ class _Fills:
             self.near.add("tail")
         self.from_end.update(int(i) for i in back[back < at])
         self.from_start.update(int(i) for i in at[back > at])
+
+    def _by_bit(self, a: Stable, b: Stable) -> None:
+        """Two trials whose foreign sums differ in one bit: which way it takes the sums within the range."""
+        counts = self.bits.setdefault(b.trial.tail.partition(":")[2], [0, 0])
+        mask = b.trial.call.fmt.dtype.type(b.trial.call.fmt.magnitude_mask)
+        for x, y, changed in changes(self.pairs.view, a, b)[0]:
+            pair = ((a.trial, x), (b.trial, y))
+            before, after = (self.pairs.view.output(t.trial_id, o.repeat, o.rank)[changed] & mask for t, o in pair)
+            counts[0] += int((after > before).sum())
+            counts[1] += int((after < before).sum())
+
+    def by_bit(self) -> dict[str, Any]:
+        """Nothing where no single bits were tried."""
+        if not self.bits:
+            return {}
+        moved = {name: {"up": up, "down": down} for name, (up, down) in self.bits.items() if up or down}
+        return {"foreign_bits_tried": list(self.bits), "foreign_bits_that_matter": moved}
 
     @property
     def by_flips(self) -> bool:
@@ -158,7 +182,14 @@ class _Fills:
             changed_by_send_address_mod_8=_counts(_fold(self.by_send_address, 8)),
             changed_by_send_address_mod_16=_counts(self.by_send_address),
             paths=sorted(self.paths - {""}),
+            **self.by_bit(),
         )
+
+
+def _plainness(one: Stable) -> tuple[int, bool]:
+    """Smallest for the trial that others are compared with: zeros around, or the sum whose bits others turn."""
+    filled = (one.trial.head != "zero") + (one.trial.tail != "zero")
+    return filled, one.trial.tail != f"trigger:{triggers.BASE}"
 
 
 def _counts(counter: Counter[int]) -> dict[str, int]:
@@ -234,14 +265,25 @@ def _fail_claim(found: _Fills, trials: Sequence[Trial]) -> str:
     return (
         f"{common.where(trials)}: bytes {found.where()} of the send range change results inside it, in {tally.changed_pairs} of "
         f"{common.plural(tally.pairs, 'pair')} of trials that differ in those bytes alone (up to "
-        f"{common.plural(found.most, 'element')} of a call)."
+        f"{common.plural(found.most, 'element')} of a call){_bits_words(found)}."
     )
+
+
+def _bits_words(found: _Fills) -> str:
+    """``; one bit of the foreign sum is enough, b22 and b21 of its word``, and whether these decide within the range as well."""
+    single = [name for name, moved in found.bits.items() if any(moved)]
+    if not single:
+        return ""
+    inside = bits_that_decide(found.pairs.view, common.cell(next(iter(found.pairs.tally.trials.values()))))
+    same = ", the very bits by which elements inside the range are rounded" if set(single) == set(inside) else ""
+    return f"; one bit of the foreign sum is enough, {common.listed(single, 8)} of its word{same}"
 
 
 def _fail_limits(found: _Fills) -> str:
     return (
         "`observed` is the result with the fill of the trial named, `expected` the result of the same data with the fill that it "
-        f"is compared with (zeros; trigger:A in trials of trigger:B); neither need be the right one. {_path(found)}"
+        "is compared with (zeros; trigger:A in trials of trigger:B, trigger:0 in those of the other triggers); neither need be "
+        f"the right one. {_path(found)}"
     )
 
 

@@ -13,7 +13,7 @@ from auditor.config import Scope
 from auditor.model import ArmView, Finding, Trial
 from auditor.probes.common import cell, trials_of
 from auditor.probes.neighbours import design
-from auditor.probes.neighbours.claims import judge
+from auditor.probes.neighbours.claims import deciding_bits, judge
 
 NAME = "neighbours"
 KINDS = ("neighbour_dependence",)
@@ -30,8 +30,18 @@ def plan(scope: Scope) -> Iterator[tuple[Trial, int]]:
 
 def analyze(view: ArmView) -> Iterator[Finding]:
     """One finding a cell."""
-    cells: dict[tuple[str, str, str], list[tuple[Trial, int]]] = {}
+    for trials in _cells(view).values():
+        yield judge(view, trials)
+
+
+def bits_that_decide(view: ArmView, of: tuple[str, str, str]) -> list[str]:
+    """For other probes: by which bits of its neighbours (``b22``, ...) an element of a cell is rounded, as far as was tried."""
+    trials = _cells(view).get(of, [])
+    return deciding_bits(view, trials) if trials else []
+
+
+def _cells(view: ArmView) -> dict[tuple[str, str, str], list[Trial]]:
+    cells: dict[tuple[str, str, str], list[Trial]] = {}
     for planned in trials_of(view, NAME):
-        cells.setdefault(cell(planned.trial), []).append((planned.trial, planned.repeats))
-    for trials in cells.values():
-        yield judge(view, [trial for trial, _ in trials])
+        cells.setdefault(cell(planned.trial), []).append(planned.trial)
+    return cells

@@ -32,10 +32,13 @@ class Cell:
     toggles: dict[str, Toggles] = field(default_factory=dict)
     scanned: Influence | None = None
 
-    def load(self) -> None:
+    def load(self, roles: str = "") -> None:
+        """Read every trial; those alone whose role begins with ``roles``."""
         dense = min((t for t in self.trials if t.family == design.DENSE and not t.send_shift), key=lambda t: t.seed)
         for trial in self.trials:
             name = design.role(trial, dense)
+            if not name.startswith(roles):
+                continue
             digests: dict[tuple[str, ...], Reading] = {}
             for repeat in sorted({o.repeat for o in common.receiving(self.view, trial)}):
                 parts = ladder.parts_of(self.view, trial, repeat)
@@ -77,6 +80,14 @@ class Cell:
         return self.finding(Verdict.INCONCLUSIVE, f"Nothing can be said about {KIND} of {self.start}: {reason}.")
 
 
+def deciding_bits(view: ArmView, trials: list[Trial]) -> list[str]:
+    """Bits of other elements' words that the scan of one cell's trials found to decide; empty where there was no scan."""
+    found = Cell(view, trials)
+    found.load("scan_")
+    scanned = influence.scan(trials[0].call.fmt, found.first)
+    return [] if scanned is None else [*scanned.measure()["raises"], *scanned.measure()["lowers"]]
+
+
 def judge(view: ArmView, trials: list[Trial]) -> Finding:
     """The ladder: stop at the first step that decides."""
     found = Cell(view, trials)
@@ -104,8 +115,8 @@ def judge(view: ArmView, trials: list[Trial]) -> Finding:
     if flips[0]:
         return _by_call(found, flips)
     found.measure["repeat_changes"] = list(flips)
-    scanned = found.scanned is not None and found.scanned.of_others[0] > 0
-    if not scanned and not any(one.changed for one in found.toggles.values()):
+    by_scan = found.scanned is not None and found.scanned.of_others[0] > 0
+    if not by_scan and not any(one.changed for one in found.toggles.values()):
         return _by_itself(found)
     return _by_neighbours(found)
 
