@@ -102,17 +102,19 @@ def make_run(
     ran: Iterable[Trial] = TRIALS,
     exit_code: int = 1,
     environment: dict[str, Any] | None = None,
+    nccl_status: str = "unavailable",
+    run_id: str = "r1",
 ) -> Path:
     planned = tuple(Planned(trial=trial, repeats=2, probes=("tail",)) for trial in trials)
     nvls = ArmPlan(
         name="nvls", backend="simulator", rank_n=2, trials=planned, env={"NCCL_NVLS_ENABLE": "1"}, path="NVLS"
     )
-    nccl = ArmPlan(name="nccl", backend="nccl", rank_n=8, status="unavailable", reason="no GPU")
-    plan = Plan(title=title, arms=(nvls, nccl), run_id="r1")
+    nccl = ArmPlan(name="nccl", backend="nccl", rank_n=8, status=nccl_status, reason="no GPU")
+    plan = Plan(title=title, arms=(nvls, nccl), run_id=run_id)
     run_dir.mkdir(parents=True, exist_ok=True)
     plan.save(run_dir)
     known = {"system": {"host": "node7"}, "date": "2026-01-02T03:04:05+00:00", "packages": {"numpy": "2.4"}, "gpus": {}}
-    meta = {"run_id": "r1", "plan_id": plan.plan_id, "arm": "nvls", "ranks": [0], "attempt": 0}
+    meta = {"run_id": run_id, "plan_id": plan.plan_id, "arm": "nvls", "ranks": [0], "attempt": 0}
     ran = list(ran)
     if ran:
         path = store.shard_path(run_dir, "nvls", 0, 0)
@@ -130,10 +132,10 @@ def make_run(
             "status": "ok",
             "describe": {"library_version": "2.29", "gpus": ["B300"]},
         },
-        {"name": "nccl", "backend": "nccl", "rank_n": 8, "status": "unavailable", "describe": {}},
+        {"name": "nccl", "backend": "nccl", "rank_n": 8, "status": nccl_status, "describe": {}},
     ]
     verdict = str(Verdict.worst([Verdict(one["verdict"]) for one in rows]))
-    head = {"schema": "auditor-findings/1", "run_id": "r1", "verdict": verdict, "exit_code": exit_code}
+    head = {"schema": "auditor-findings/1", "run_id": run_id, "verdict": verdict, "exit_code": exit_code}
     write_findings(run_dir, {**head, "arms": arms, "findings": rows})
     return run_dir
 

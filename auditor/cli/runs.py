@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from auditor.report import Exports
 
 RUN = click.Path(path_type=Path)
-FILE = click.Path(path_type=Path, allow_dash=True)
+FILE = click.Path(path_type=Path, readable=False)  # Exports.check asks what matters: whether it may be written
 
 
 def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:

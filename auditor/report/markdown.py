@@ -1,6 +1,6 @@
 """findings.json as Markdown for a job's log or summary page: the first screen of the report, a table, what was not audited.
 
-Its size is bounded whatever the run (some 60,000 characters), since pages that take Markdown cut or refuse what is longer.
+Its size is bounded whatever the run, since pages that take Markdown cut or refuse what is longer.
 """
 
 from __future__ import annotations
@@ -19,26 +19,31 @@ from auditor.report.words import Labels, Row, bare_claim, gist, listed, one_line
 
 TABLE, FINDINGS, WAIVED = 48, 20, 20  # rows at most; the totals are stated
 CLAIM = 300  # characters of a claim
+LIMIT = 60_000  # characters of the whole: code hosts take 65,536 in a comment
 
 
 def text(run: RunFacts) -> str:
     """The document, in the Markdown that code hosts share (tables, fences)."""
     labels = Labels(run.rows)
-    return (
-        "\n".join([*_head(run, labels), *_table(run, labels), *_findings(run.rows), *_waived(run.rows), *_foot(run)])
-        + "\n"
-    )
+    head, foot = _head(run, labels), _foot(run)
+    room = LIMIT - sum(len(line) + 1 for line in [*head, *foot])
+    lines, left = head, 0
+    for part in [_table(run, labels), *_findings(run.rows), _waived(run.rows)]:
+        size = sum(len(line) + 1 for line in part)
+        if size <= room - CLAIM:
+            lines, room = lines + part, room - size
+        else:
+            left += 1
+    return "\n".join([*lines, *_left(left, "parts"), *foot]) + "\n"
 
 
 def _head(run: RunFacts, labels: Labels) -> list[str]:
     worst = worst_lines(run.rows, labels)
-    lines = [f"## {run.verdict}: {_md(run.title)}", "", f"{VERDICT_WORDS[run.verdict]}. {_counts(run)}", ""]
+    lines = [f"## {run.verdict}: {_cut(run.title)}", "", f"{VERDICT_WORDS[run.verdict]}. {_counts(run)}", ""]
     lines += [f"- **{_md(one['arm'])}**: {_cut(one['gist'])}" for one in worst["lines"]]
     lines += [f"- and {worst['more']} more, in the table"] if worst["more"] else []
     where = listed(run.hosts, 4) or NO_HOST
-    audited = (
-        f"**Audited:** {_md(subjects(run.arms) or 'no arm')}. On {_md(where)}, {_md(day(run.environment.get('date')))}."
-    )
+    audited = f"**Audited:** {_cut(subjects(run.arms) or 'no arm')}. On {_md(where)}, {_md(day(run.environment.get('date')))}."
     lines += [*([""] if worst["lines"] else []), audited, "", "**What to do next**", ""]
     for number, step in enumerate(run.steps, 1):
         lines += [f"{number}. {_md(step.words)}", *_fence(step.command, "   ")]
@@ -68,15 +73,15 @@ def _table(run: RunFacts, labels: Labels) -> list[str]:
     return [*lines, *_left(len(groups) - TABLE, "rows")]
 
 
-def _findings(rows: Sequence[Row]) -> list[str]:
-    """What fails or stayed open, each with its claim and its command."""
+def _findings(rows: Sequence[Row]) -> list[list[str]]:
+    """What fails or stayed open, each with its claim and its command: a part each."""
     mine = [row for row in rows if verdict_of(row) in (Verdict.FAIL, Verdict.INCONCLUSIVE)]
-    lines: list[str] = []
+    parts = []
     for row in mine[:FINDINGS]:
         name = " ".join(one_line(row.get(key, "")) for key in ("id", "kind"))
-        lines += ["", f"**{verdict_of(row)} {_md(name)}** on {_md(row.get('arm', ''))}: {_cut(row.get('claim', ''))}"]
-        lines += _fence(_short(row.get("reproduce", "")), "")
-    return [*lines, *_left(len(mine) - FINDINGS, "findings")]
+        told = f"**{verdict_of(row)} {_md(name)}** on {_md(row.get('arm', ''))}: {_cut(row.get('claim', ''))}"
+        parts.append(["", told, *_fence(_short(row.get("reproduce", "")), "")])
+    return [*parts, _left(len(mine) - FINDINGS, "findings")]
 
 
 def _waived(rows: Iterable[Row]) -> list[str]:

@@ -58,7 +58,9 @@ def text(run: RunFacts) -> str:
 
 
 def rule_id(row: Row) -> str:
-    return f"{one_line(row.get('probe', '')) or 'unknown'}/{one_line(row.get('kind', '')) or 'unknown'}"
+    """``probe/kind``; a slash within either would make a third level of it."""
+    probe, kind = (one_line(row.get(key, "")).replace("/", "-") or "unknown" for key in ("probe", "kind"))
+    return f"{probe}/{kind}"
 
 
 def _rules(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
