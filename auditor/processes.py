@@ -1,4 +1,4 @@
-"""Starting, watching and stopping the processes of one arm: a forking server, or mpiexec with one process a rank."""
+"""Starting, watching and stopping the processes of one arm: a forking server, or one process a rank, under mpiexec or not."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -18,9 +19,15 @@ from typing import IO, Any, Protocol
 from auditor.environment import memory_bytes
 from auditor.errors import AuditError, ConfigError, Unavailable
 from auditor.multicast import with_settings
-from auditor.worker import JobFile, die_with_parent
+from auditor.socket_control import star
+from auditor.worker import JobFile, die_with_parent, read_mark
 
-BANNER = ("=", "YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ")  # of MPICH's mpiexec
+BANNERS = (
+    *("=", "YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ"),  # MPICH's mpiexec
+    # and Open MPI's
+    *("-----", "mpirun detected", "mpirun noticed", "the job to be terminated", "  Process name:", "  Exit code:"),
+    *("Primary job", "a non-zero exit code"),
+)
 KILL_GRACE = 2.0  # seconds between asking and forcing
 RANKS_A_CORE = 16  # MPI ranks poll; more than so many on a core make no progress
 RANK_MEMORY = 200 << 20  # bytes of one rank's process beside its arenas
@@ -34,9 +41,9 @@ class Ending:
     log: Path
 
     def last_words(self, lines: int = 6) -> str:
-        """The end of what the processes printed, without the launcher's banner."""
+        """The end of what the processes printed, without the banner of the launcher."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        said = [line for line in text.splitlines() if line.strip() and not line.startswith(BANNER)]
+        said = [line for line in text.splitlines() if line.strip() and not line.startswith(BANNERS)]
         return " | ".join(said[-lines:])
 
 
@@ -179,6 +186,62 @@ class MpiJob:
             self._process.wait()
         self._log.close()
         time.sleep(0.05)  # the kernel's parent-death signals reach the ranks
+
+
+class SpawnedJob:
+    """A job of one process a rank that needs no MPI: started here, with sockets between them for what control carries."""
+
+    def __init__(self, env: Mapping[str, str], job: JobFile, rank_n: int, log: Path) -> None:
+        self._job, self.log = job, log
+        path = str(job.save())
+        self._log = log.open("ab")
+        ends, every = star(rank_n)
+        self._ranks = [self._start(env, path, rank, rank_n, mine) for rank, mine in enumerate(ends)]
+        for end in every:
+            end.close()
+        self._ended: dict[int, int] = {}  # rank -> status, in the order in which they were seen to end
+        self._broken: float | None = None  # since when a rank is gone that others wait for
+
+    def _start(
+        self, env: Mapping[str, str], path: str, rank: int, rank_n: int, ends: Sequence[socket.socket]
+    ) -> subprocess.Popen[bytes]:
+        numbers = [end.fileno() for end in ends]
+        worker = ["-m", "auditor.worker", "spawned", path, str(rank), str(rank_n), *map(str, numbers)]
+        return subprocess.Popen(
+            [sys.executable, *worker],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env=arm_environment(env),
+            pass_fds=numbers,
+            start_new_session=True,
+        )
+
+    def ended(self) -> Ending | None:
+        """As soon as all are, or a while after one that left too early: the others wait for it in vain and are ended."""
+        for rank, process in enumerate(self._ranks):
+            if rank not in self._ended and (status := process.poll()) is not None:
+                self._ended[rank] = status
+                if status or not self._is_done(rank):
+                    self._broken = self._broken or time.monotonic()
+        if self._broken is not None and time.monotonic() - self._broken > KILL_GRACE:
+            self.kill()
+        elif len(self._ended) < len(self._ranks):
+            return None
+        self._log.close()
+        return Ending(tuple(self._ended.items()), self.log)
+
+    def _is_done(self, rank: int) -> bool:
+        mark = read_mark(self._job.side(rank, "progress"))
+        return mark is not None and mark.state == "D"
+
+    def kill(self) -> None:
+        for process in self._ranks:
+            if process.poll() is None:
+                process.kill()
+        for process in self._ranks:
+            process.wait()
+        self._log.close()
 
 
 def check_room(arm: str, rank_n: int) -> None:

@@ -259,6 +259,13 @@ def test_in_place_is_compared_with_out_of_place() -> None:
     assert found.evidence[0].trial == at(in_place=True).trial.trial_id
 
 
+def test_what_the_library_refuses_in_place_is_not_a_question_of_this_probe() -> None:
+    """The refusal is a finding of its own, with the library's words; here it would only outrank what was measured."""
+    planned = [at(in_place=flag) for flag in (False, True)]
+    view = FakeView(planned, correct(), details=lambda trial, *_: {"status": "unsupported"} if trial.in_place else {})
+    assert "in_place_difference" not in {found.kind for found in placement.analyze(view)}
+
+
 def test_in_place_terms_left_alone_are_no_difference() -> None:
     def subject(trial: Trial, repeat: int, rank: int) -> Codes:
         codes = correct()(trial, repeat, rank).copy()

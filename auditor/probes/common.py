@@ -54,6 +54,12 @@ def receiving(view: ArmView, trial: Trial) -> list[Observation]:
     return [o for o in usable(view, trial) if o.rank in receivers and o.digest]
 
 
+def refused(view: ArmView, trial: Trial) -> bool:
+    """Whether the library refused every call of the trial; that finding is the harness's, and no probe has a question left."""
+    seen = {one.status for one in view.observations(trial.trial_id)}
+    return seen == {"unsupported"}
+
+
 def trials_of(view: ArmView, probe: str) -> list[Planned]:
     """The trials that the probe asked for, in plan order."""
     return list(asked_by(view, probe))

@@ -94,7 +94,7 @@ def analyze(view: ArmView) -> Iterator[Finding]:
 def _cells(view: ArmView) -> list[list[Trial]]:
     cells: dict[tuple[str, str, str], list[Trial]] = {}
     for planned in common.trials_of(view, NAME):
-        if planned.trial.call.count:
+        if planned.trial.call.count and not common.refused(view, planned.trial):
             cells.setdefault(common.cell(planned.trial), []).append(planned.trial)
     return list(cells.values())
 

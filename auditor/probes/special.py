@@ -22,6 +22,7 @@ from auditor.probes.common import (
     inconclusive,
     no_data_reason,
     plural,
+    refused,
     trials_of,
     verdict_for,
     verdict_for_value,
@@ -98,7 +99,7 @@ def analyze(view: ArmView) -> Iterator[Finding]:
     for trials in cells.values():
         tables = [trial for trial in trials if is_table(trial)]
         found = gather(view, tables)
-        if not found.by_case and _refused(view, tables):
+        if not found.by_case and all(refused(view, trial) for trial in tables):
             continue  # the harness says so
         if not found.by_case:
             reason = no_data_reason(view, tables)
@@ -118,11 +119,6 @@ def analyze(view: ArmView) -> Iterator[Finding]:
     trial_of = {planned.trial.trial_id: planned.trial for planned in view.planned}
     for (_, _, said), alike in usual.items():
         yield _together(view, alike, said, trial_of)
-
-
-def _refused(view: ArmView, trials: Sequence[Trial]) -> bool:
-    seen = [o.status for t in trials for o in view.observations(t.trial_id)]
-    return bool(seen) and set(seen) == {"unsupported"}
 
 
 def _together(view: ArmView, alike: Sequence[Finding], said: str, trial_of: Mapping[str, Trial]) -> Finding:
