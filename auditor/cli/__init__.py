@@ -22,6 +22,7 @@ COMMANDS = {
     "report": "runs:report",
     "show": "runs:show",
     "verify": "runs:verify",
+    "evidence": "evidence:evidence",
     "join": "runs:join",
     "compare": "compare:compare",
     "calibrate": "calibrate:calibrate",

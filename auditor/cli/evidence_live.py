@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -83,6 +84,11 @@ class Live:
         if outcome.ended not in ("", "unsupported"):
             self.end()
         return outcome
+
+    def encore(self) -> None:
+        """The next case gets fresh processes, and the time for the search no longer counts."""
+        self._until = math.inf
+        self.end()
 
     def end(self) -> None:
         """The next case gets fresh processes."""

@@ -1,5 +1,6 @@
 """The record of a run: HDF5 shards while it runs, one ``run.h5`` afterwards. Format: results/README.md."""
 
+from auditor.store.extract import extract, texts
 from auditor.store.join import join, join_runs
 from auditor.store.reader import RecordedArm, RunReader, next_attempt, read_events
 from auditor.store.schema import (
@@ -20,6 +21,7 @@ __all__ = [
     "append_event",
     "digest",
     "events_path",
+    "extract",
     "join",
     "join_runs",
     "next_attempt",
@@ -28,5 +30,6 @@ __all__ = [
     "read_events",
     "shard_directory",
     "shard_path",
+    "texts",
     "verify",
 ]
