@@ -23,7 +23,7 @@ Options
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,15 +31,24 @@ from auditor.backends.cuda_device import Lanes, choose_devices, describe_devices
 from auditor.backends.gpu_sharing import most_on_one
 from auditor.backends.multimem_compile import compiler_version, disassembler_version
 from auditor.backends.multimem_describe import limits, models
+from auditor.backends.multimem_driver import DriverFabric
 from auditor.backends.multimem_fabric import Fabric, unreachable
 from auditor.backends.multimem_kernels import Variant, sass_words
 from auditor.backends.multimem_launch import Kernels
+from auditor.backends.multimem_nccl import NcclFabric
+from auditor.backends.multimem_nvshmem import NvshmemFabric
 from auditor.backends.multimem_options import COMPUTE, UNICAST, check_options, offered_formats, permit
 from auditor.backends.multimem_split import Split, split, store_width
 from auditor.errors import Unavailable, Unsupported
 from auditor.model import COLLECTIVES, Call, Capabilities, Window, World
 from auditor.mpi_control import launcher_rank_and_size
 
+FABRICS: dict[str, type[Fabric]] = {
+    UNICAST: Fabric,
+    "nccl": NcclFabric,
+    "nvshmem": NvshmemFabric,
+    "driver": DriverFabric,
+}
 Windows = Mapping[int, Window]
 
 
@@ -71,16 +80,21 @@ class Multimem:
 
     @classmethod
     def probe(cls, options: Mapping[str, Any]) -> Capabilities:
-        """Asks permission, then loads CuPy and NVRTC; makes no context. Raises Unavailable, or ConfigError on a wrong option."""
+        """Asks permission, then loads CuPy, NVRTC and the provider's library; makes no context.
+
+        Raises Unavailable, or ConfigError on a wrong option.
+        """
         chosen = check_options(options)
         permit(chosen, os.environ)
         cupy = load_cupy()
         gpu_n = device_count(cupy)
-        major = smallest_major(cupy, [number for number in chosen["devices"] if number < gpu_n] or range(gpu_n))
+        numbers = [number for number in chosen["devices"] if number < gpu_n] or list(range(gpu_n))
+        major = smallest_major(cupy, numbers)
         compiler_version()
+        FABRICS[chosen["provider"]].load(cupy)
         unicast = chosen["provider"] == UNICAST
         if unicast:
-            unreachable(cupy, [number for number in chosen["devices"] if number < gpu_n] or range(gpu_n))
+            unreachable(cupy, numbers)
         return Capabilities(
             collectives=frozenset(COLLECTIVES),
             ops=frozenset({"sum"}),
@@ -104,7 +118,7 @@ class Multimem:
         major = smallest_major(cupy, self._devices.values())
         self._lanes = Lanes(cupy, self._devices)
         self._kernels = Kernels(self._lanes)
-        self._fabric = make_fabric(self._options["provider"], world, self._lanes)
+        self._fabric = FABRICS[self._options["provider"]](world, self._lanes)
         self._switch = self._options["provider"] != UNICAST
         self._variants = {name: self._variant(name) for name in sorted(offered_formats(self._options, major))}
         for rank in self._lanes:
@@ -266,7 +280,7 @@ class MultimemOne(Multimem):
         return gpu_n if launcher_rank_and_size() is None else None
 
 
-def smallest_major(cupy: Any, devices: Any) -> int:
+def smallest_major(cupy: Any, devices: Iterable[int]) -> int:
     """Of the compute capabilities. Raises Unavailable below 9, where multimem and additions of bfloat16 begin."""
     majors = {int(cupy.cuda.runtime.getDeviceProperties(number)["major"]) for number in devices}
     if (least := min(majors)) < COMPUTE:
@@ -281,20 +295,3 @@ def alike(addresses: tuple[int, ...]) -> tuple[int, ...]:
     if len({address % 16 for address in addresses}) > 1:
         raise Unsupported("the ranks' ranges start at unlike alignments; these kernels cut all of them in one way")
     return addresses
-
-
-def make_fabric(provider: str, world: World, lanes: Lanes) -> Fabric:
-    """The provider's memory and pointer; its module is loaded here. Raises Unavailable."""
-    if provider == "nccl":
-        from auditor.backends.multimem_nccl import NcclFabric
-
-        return NcclFabric(lanes)
-    if provider == "nvshmem":
-        from auditor.backends.multimem_nvshmem import NvshmemFabric
-
-        return NvshmemFabric(world, lanes)
-    if provider == "driver":
-        from auditor.backends.multimem_driver import DriverFabric
-
-        return DriverFabric(lanes)
-    return Fabric(lanes)

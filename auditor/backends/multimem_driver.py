@@ -14,6 +14,7 @@ from typing import Any
 from auditor.backends.cuda_device import Lanes, first_line
 from auditor.backends.multimem_fabric import SwitchFabric
 from auditor.errors import BackendError, Unavailable
+from auditor.model import World
 from auditor.multicast import multicast_forbidden
 
 INSTALL = "pip install cuda-bindings, of the CUDA that CuPy is for (it comes with the extras cuda12 and cuda13)"
@@ -31,8 +32,12 @@ def load_driver() -> Any:
 class DriverFabric(SwitchFabric):
     """Memory of cuMemCreate, bound to multicast objects of this process's own making."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        super().__init__(lanes)
+    @classmethod
+    def load(cls, cupy: Any) -> None:  # noqa: ARG003  the bindings need no CuPy
+        load_driver()
+
+    def __init__(self, world: World, lanes: Lanes) -> None:
+        super().__init__(world, lanes)
         self._driver = load_driver()
         self._undo: list[Callable[[], None]] = []
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from auditor.backends.cuda_device import ALIGNMENT, Lanes
 from auditor.errors import BackendError, Unavailable
-from auditor.model import Window
+from auditor.model import Window, World
 
 PEER_ACCESS_ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 Windows = Mapping[int, Window]
@@ -20,7 +20,11 @@ Windows = Mapping[int, Window]
 class Fabric:
     """Provider ``unicast``: plain device memory of every rank, read by its peers."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    @classmethod
+    def load(cls, cupy: Any) -> None:
+        """Loads the provider's library, and nothing else. Raises Unavailable where it is missing."""
+
+    def __init__(self, world: World, lanes: Lanes) -> None:  # noqa: ARG002  one process for all: the lanes are the world
         self.lanes = lanes
         self._here = {rank: lanes.cupy.cuda.Event(disable_timing=True) for rank in lanes}
         reach_peers(lanes)
@@ -61,8 +65,8 @@ class Fabric:
 class SwitchFabric(Fabric):
     """Memory that also stands behind a multicast address."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        super().__init__(lanes)
+    def __init__(self, world: World, lanes: Lanes) -> None:
+        super().__init__(world, lanes)
         self.mapped: list[tuple[int, int, int]] = []  # local base, bytes, multicast base
 
     def through_switch(self, window: Window) -> int:

@@ -15,15 +15,22 @@ from auditor.backends.nccl_comms import grouped
 from auditor.backends.nccl_extra import Extra, load_bindings
 from auditor.backends.nccl_options import dotted, load_nccl
 from auditor.errors import BackendError, Unavailable
+from auditor.model import World
+
+WANTED = 'options.provider = "nccl"'
 
 
 class NcclFabric(SwitchFabric):
     """Memory, windows and pointers of NCCL; the calls are ours."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        super().__init__(lanes)
-        wanted = 'options.provider = "nccl"'
-        self._nccl, self._bindings, self._extra = load_nccl(lanes.cupy), load_bindings(wanted), Extra(wanted)
+    @classmethod
+    def load(cls, cupy: Any) -> None:
+        load_nccl(cupy)
+        load_bindings(WANTED)
+
+    def __init__(self, world: World, lanes: Lanes) -> None:
+        super().__init__(world, lanes)
+        self._nccl, self._bindings, self._extra = load_nccl(lanes.cupy), load_bindings(WANTED), Extra(WANTED)
         with self._told("communicators"):
             made = self._nccl.NcclCommunicator.initAll([int(lanes[rank].device.id) for rank in lanes])
         self._comms = dict(zip(lanes, made, strict=True))

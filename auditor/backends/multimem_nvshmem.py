@@ -20,8 +20,12 @@ TEAM_WORLD = 0
 class NvshmemFabric(SwitchFabric):
     """Memory, pointers and barriers of NVSHMEM; the calls are ours."""
 
+    @classmethod
+    def load(cls, cupy: Any) -> None:  # noqa: ARG003  NVSHMEM needs no CuPy to be loaded
+        load_nvshmem()
+
     def __init__(self, world: World, lanes: Lanes) -> None:
-        super().__init__(lanes)
+        super().__init__(world, lanes)
         core, self._bindings = load_nvshmem()
         self._rank = world.local_ranks[0]
         self._lane = lanes[self._rank]
