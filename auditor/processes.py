@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -28,6 +29,7 @@ BANNERS = (
     *("-----", "mpirun detected", "mpirun noticed", "the job to be terminated", "  Process name:", "  Exit code:"),
     *("Primary job", "a non-zero exit code"),
 )
+STACK = re.compile(r"\[[^\s\]]+:\d+\] (\*\*\*|\[ ?\d+\]|Signal)")  # Open MPI's account of a signal: [host:pid] [ 3] library...
 KILL_GRACE = 2.0  # seconds between asking and forcing
 RANKS_A_CORE = 16  # MPI ranks poll; more than so many on a core make no progress
 RANK_MEMORY = 200 << 20  # bytes of one rank's process beside its arenas
@@ -43,7 +45,8 @@ class Ending:
     def last_words(self, lines: int = 6) -> str:
         """The end of what the processes printed, without the banner of the launcher."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        said = [line for line in text.splitlines() if line.strip() and not line.startswith(BANNERS)]
+        lines_said = (line for line in text.splitlines() if line.strip() and not line.startswith(BANNERS))
+        said = [line for line in lines_said if not STACK.match(line)]
         return " | ".join(said[-lines:])
 
 

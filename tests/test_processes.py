@@ -7,6 +7,12 @@ import pytest
 from auditor.processes import Ending
 
 OPEN_MPI = """CUDA error: an illegal memory access was encountered
+[node-7:01278] *** Process received signal ***
+[node-7:01278] Signal: Aborted (6)
+[node-7:01278] Signal code:  (-6)
+[node-7:01278] [ 0] /lib/x86_64-linux-gnu/libc.so.6(+0x45330)[0x7fa60e645330]
+[node-7:01278] [25] python3(_start+0x25)[0x657a05]
+[node-7:01278] *** End of error message ***
 --------------------------------------------------------------------------
 Primary job  terminated normally, but 1 process returned
 a non-zero exit code. Per user-direction, the job has been aborted.
