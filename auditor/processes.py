@@ -29,7 +29,7 @@ BANNERS = (
     *("-----", "mpirun detected", "mpirun noticed", "the job to be terminated", "  Process name:", "  Exit code:"),
     *("Primary job", "a non-zero exit code"),
 )
-STACK = re.compile(r"\[[^\s\]]+:\d+\] (\*\*\*|\[ ?\d+\]|Signal)")  # Open MPI's account of a signal: [host:pid] [ 3] library...
+STACK = re.compile(r"\[[^\s\]]+:\d+\] (\*\*\*|\[ ?\d+\]|Signal)")  # Open MPI's account of a signal: [host:pid] [ 3] ...
 KILL_GRACE = 2.0  # seconds between asking and forcing
 RANKS_A_CORE = 16  # MPI ranks poll; more than so many on a core make no progress
 RANK_MEMORY = 200 << 20  # bytes of one rank's process beside its arenas
