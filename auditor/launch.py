@@ -17,7 +17,7 @@ from pathlib import Path
 from auditor.errors import AuditError
 from auditor.model import Observation, Planned, Trial
 from auditor.plan import ArmPlan
-from auditor.processes import Ending, MpiJob, Running, ServedJob, Server
+from auditor.processes import Ending, MpiJob, Running, ServedJob, Server, SpawnedJob
 from auditor.store import append_event, events_path, next_attempt, observation_to_json, shard_directory
 from auditor.worker import FAILED, JobFile, Mark, read_mark
 
@@ -49,6 +49,7 @@ class ArmRunner:
     process_model: str
     hang_budget: float = 60.0
     tick: Callable[[int, int], None] = lambda _done, _total: None
+    needs_mpi: bool = True  # of process model "one": whether mpiexec starts the ranks
     attempt: int = 0
     done: int = 0
     hung: float = 0.0
@@ -130,7 +131,8 @@ class ArmRunner:
         log = job.work / "output.log"
         if self.process_model == "one":
             job.work.mkdir(parents=True, exist_ok=True)
-            return MpiJob(self.plan.env, job, self.plan.rank_n, log)
+            start = MpiJob if self.needs_mpi else SpawnedJob
+            return start(self.plan.env, job, self.plan.rank_n, log)
         if self.server is None:
             self.server = Server(self.plan.env, log)
         return ServedJob(self.server, job, self.plan.rank_n)

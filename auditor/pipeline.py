@@ -57,7 +57,7 @@ def _run(config: Config, options: RunOptions) -> int:
     try:
         for arm in plan.arms:
             if arm.status == "ok":
-                plan, code = _record_arm(run_dir, plan, arm, offers[arm.name].process_model, options)
+                plan, code = _record_arm(run_dir, plan, arm, offers[arm.name], options)
                 failure = max(failure, code)
     except KeyboardInterrupt:
         interrupted = True
@@ -65,12 +65,12 @@ def _run(config: Config, options: RunOptions) -> int:
     return finish(run_dir, options, interrupted=interrupted, machinery_failed=failure == 3)
 
 
-def _record_arm(run_dir: Path, plan: Plan, arm: ArmPlan, process_model: str, options: RunOptions) -> tuple[Plan, int]:
+def _record_arm(run_dir: Path, plan: Plan, arm: ArmPlan, offer: Offer, options: RunOptions) -> tuple[Plan, int]:
     """Record one arm and note in plan.json how it ended."""
     already = recorded_trials(run_dir, arm.name) if options.resume else ()
     code, status, reason = 0, "ok", ""
     with Ticker(arm.name) as tick:
-        runner = ArmRunner(run_dir, arm, process_model, options.hang_budget, tick)
+        runner = ArmRunner(run_dir, arm, offer.process_model, options.hang_budget, tick, offer.needs_mpi)
         try:
             runner.run(already)
         except AuditError as error:  # this arm's; the other arms still run
@@ -87,6 +87,7 @@ class Offer:
 
     process_model: str
     offered: Capabilities | Unavailable
+    needs_mpi: bool = True  # of process model "one": whether its ranks have to be started by mpiexec
 
 
 def probe_arms(config: Config, only: str | None = None) -> dict[str, Offer]:
@@ -112,10 +113,10 @@ def _probe(arm: Any) -> Offer:
     if answer["process_model"] == "one":
         check_room(arm.name, arm.ranks)
         try:
-            mpiexec(arm.env)
+            _ = mpiexec(arm.env) if answer["needs_mpi"] else None
         except Unavailable as error:
             return Offer("one", error)
-    return Offer(answer["process_model"], Capabilities.from_json(answer["capabilities"]))
+    return Offer(answer["process_model"], Capabilities.from_json(answer["capabilities"]), answer["needs_mpi"])
 
 
 def capabilities_of(offers: Mapping[str, Offer]) -> dict[str, Capabilities | Unavailable]:

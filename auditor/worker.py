@@ -3,6 +3,7 @@
 ``probe``: what a backend offers here. ``serve``: a parent that forks one child a job, for backends that drive every rank from
 one process; the subject is first imported in the child, so every child is fresh and a crash costs milliseconds. ``shim``: under
 mpiexec, one rank's parent, which notes how the rank ended: the launcher itself reports only that somebody did. ``job``: the rank.
+``spawned``: a rank that the auditor starts by itself, for backends that need no MPI.
 ``case``: plays cases of literal bytes, for whoever looks for a smaller one.
 """
 
@@ -128,7 +129,9 @@ def probe(spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         backend = choose(spec, options)
         capabilities = backend.probe(options)
-        return {"process_model": backend.process_model, "capabilities": capabilities.to_json()}
+        needs_mpi = bool(getattr(backend, "needs_mpi", backend.process_model == "one"))
+        model = {"process_model": backend.process_model, "needs_mpi": needs_mpi}
+        return {**model, "capabilities": capabilities.to_json()}
     except Unavailable as error:
         return {"unavailable": error.reason, "remedy": error.remedy}
     except AuditError as error:
@@ -285,6 +288,15 @@ def _case(directory: Path, rank_n: str = "") -> int:
     return 0
 
 
+def _spawned(job_path: str, rank: int, size: int, descriptors: list[int]) -> int:
+    from auditor.socket_control import SocketControl
+
+    die_with_parent()
+    job = JobFile.load(Path(job_path))
+    control = SocketControl.from_descriptors(rank, size, descriptors)
+    return guarded(job, rank, lambda: run_job(job, control, size, (rank,), rank))
+
+
 def main(argv: list[str]) -> int:
     """Entry of ``python -m auditor.worker``; not for people."""
     verb, rest = argv[0], argv[1:]
@@ -295,6 +307,8 @@ def main(argv: list[str]) -> int:
         return _shim(rest[0])
     if verb == "case":
         return _case(Path(rest[0]), *rest[1:])
+    if verb == "spawned":
+        return _spawned(rest[0], int(rest[1]), int(rest[2]), [int(number) for number in rest[3:]])
     return _rank(rest[0])
 
 

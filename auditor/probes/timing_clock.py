@@ -107,7 +107,9 @@ def _clock(trial: Trial, rank: int, seen: Sequence[Observation], credit: float, 
 def clock_finding(view: ArmView, probe: str, trials: Sequence[Trial], clocks: Sequence[Clock]) -> Finding:
     """The finding of one cell."""
     wrong = [clock for clock in clocks if clock.fault]
-    told = {clock.rank for clock in clocks if not clock.coarse}  # a rank's calls one by one, or those in flight together
+    told = {
+        clock.rank for clock in clocks if not clock.coarse
+    }  # a rank's calls one by one, or those in flight together
     coarse = [clock for clock in clocks if clock.coarse and clock.rank not in told]
     where = common.where(trials)
     if not wrong and coarse:
