@@ -34,8 +34,8 @@ DESCRIPTIONS = {
     "bits.csv": "raw bits of every rank: whole 16-byte groups, what lies outside the range included",
     "environment.json": "machine, versions and settings, of every process",
     "run/plan.json": "what was planned",
-    "run/run.h5": "the recorded outputs (HDF5; read it with any library)",
-    "run/findings.json": "what follows from them",
+    "run/run.h5": "the recorded outputs of {trials} (HDF5; any library reads it)",
+    "run/findings.json": "what follows from them (`auditor verify run`, `auditor analyze run`)",
     SUMS: "check with `sha256sum -c SHA256SUMS`",
 }
 
@@ -91,9 +91,8 @@ def make(
     files["environment.json"] = _environment(reader, arm, privacy)
     for name in ("plan.json", "findings.json"):
         files[f"run/{name}"] = (part.directory / name).read_text(encoding="utf-8")
-    described = [
-        (name, DESCRIPTIONS[name]) for name in DESCRIPTIONS if name in {*files, "issue.md", "run/run.h5", SUMS}
-    ]
+    there = {*files, "issue.md", "run/run.h5", SUMS}
+    described = [(name, text.format(trials=part.words)) for name, text in DESCRIPTIONS.items() if name in there]
     files["issue.md"] = issue.page(
         issue.Facts(
             run_id=reader.run_id,
@@ -108,7 +107,7 @@ def make(
             no_script=no_script,
             ran=ran.text,
             not_run=ran.why,
-            files=[*described, ("(the run)", part.words)],
+            files=described,
         )
     )
     for name, content in files.items():
@@ -162,7 +161,8 @@ def _scripted(
         return "", reduced.why, Ran()
     origin = f"From run {run_id}, finding {finding.id}: {finding.kind} is {finding.verdict}."
     try:
-        text = script.script(case, relation, subject, issue.title(finding, subject), origin, words_for(finding).places)
+        places = words_for(finding, str(dict(relation.arguments).get("mode"))).places
+        text = script.script(case, relation, subject, issue.title(finding, subject), origin, places)
     except script.NoScript as error:
         return "", str(error), Ran()
     directory = scratch / "script"

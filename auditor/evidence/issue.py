@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -53,8 +54,9 @@ class Facts:
 
 
 def title(finding: Finding, subject: script.Subject) -> str:
-    """One line, with the library and its release."""
-    return f"{cell_of(finding)}: {words_for(finding).title} ({library(subject)})"
+    """One line, in the library's own words where they are known, with its release."""
+    call = call_name(subject, finding.scope).replace("`", "") if isinstance(finding.scope.get("format"), str) else ""
+    return f"{call or cell_of(finding)}: {words_for(finding).title} ({library(subject)})"
 
 
 def library(subject: script.Subject) -> str:
@@ -120,7 +122,8 @@ def _environment(facts: Facts) -> list[str]:
         f"**Environment:** {library(facts.subject)}, {plural(facts.rank_n, 'rank')}, backend `{facts.subject.backend}`.",
         "",
         f"- machine: {', '.join(str(part) for part in machine if part)}",
-        f"- software: {'; '.join(' '.join(str(part).split()) for part in software)}; Python {found.get('python', 'unknown')}",
+        f"- {'options' if facts.subject.kind == 'simulator' else 'software'}: "
+        f"{'; '.join(' '.join(str(part).split()) for part in software)}; Python {found.get('python', 'unknown')}",
     ]
     hosts = list(dict.fromkeys(str(told.get("hosts", "")).split()))
     if hosts:
@@ -128,9 +131,20 @@ def _environment(facts: Facts) -> list[str]:
     gpus = found.get("gpus", {})
     if isinstance(gpus, Mapping) and gpus.get("driver"):
         lines.append(f"- driver: {gpus['driver']}")
-    steering = {**found.get("variables", {}), **facts.subject.env}
+    noted = {k: v for k, v in found.get("variables", {}).items() if k.startswith(_steering(facts.subject))}
+    steering = {**noted, **facts.subject.env}
     settings = ", ".join(f"`{name}={value}`" for name, value in sorted(steering.items())) or "none set"
     return [*lines, f"- variables that steer the library: {settings}"]
+
+
+def _steering(subject: script.Subject) -> tuple[str, ...]:
+    """Prefixes of the variables that this library reads; environment.json has those of the others too."""
+    name = library(subject)
+    if subject.kind == "mpi":
+        own = {"MPICH": ("MPIR_", "MPICH_", "HYDRA_"), "Intel": ("I_MPI_",), "Open": ("OMPI_", "PMIX_", "PRTE_")}
+        return (*own.get(name.partition(" ")[0], ("MPI",)), "FI_", "UCX_", "UCC_", "MPI4PY_")
+    gpu = ("CUDA_", "NCCL_", "NVSHMEM_", "NVIDIA_", "UCX_", "FI_", "TORCH_SYMM")
+    return gpu if subject.kind in ("nccl", "nvshmem", "multimem") else () if subject.kind == "simulator" else ("",)
 
 
 def _what_was_run(facts: Facts) -> list[str]:
@@ -162,7 +176,8 @@ def call_name(subject: script.Subject, scope: Mapping[str, Any]) -> str:
     collective, op, name = (str(scope.get(axis)) for axis in ("collective", "op", "format"))
     if subject.kind == "mpi":
         verb = {"all_reduce": "MPI_Allreduce", "reduce": "MPI_Reduce"}.get(collective, "MPI_Reduce_scatter_block")
-        return f"`{verb}` with `MPI_{op.upper()}` of {name}"
+        kind = script.mpi_type(subject, name)
+        return f"`{verb}` with `MPI_{op.upper()}` of {name}{f' (`{kind}`)' if kind else ''}"
     if subject.kind == "nccl":
         verb = {"all_reduce": "ncclAllReduce", "reduce": "ncclReduce"}.get(collective, "ncclReduceScatter")
         return f"`{verb}` with `nccl{op.capitalize()}` of {name}"
@@ -183,7 +198,7 @@ def _smallest(facts: Facts) -> list[str]:
         return [*lines, "It is too large to be spelled out here; `case.json` and `bits.csv` hold every code."]
     for number, step in enumerate(case.steps, 1):
         name = f"call {number}: " if len(case.steps) > 1 else ""
-        lines += [f"{name}{_call_words(step)}", "", *_codes(case, step, number - 1, reduced), ""]
+        lines += [f"{name}{_call_words(step)}.", "", *_codes(case, step, number - 1, reduced), ""]
     return [*lines, *_sum_words(reduced)]
 
 
@@ -192,7 +207,7 @@ def _how(reduced: Reduced) -> str:
         shown, runs = reduced.shrunk.shown
         confirmed = f"shown in {shown} of {runs} fresh starts" if runs else "not confirmed in fresh starts"
         tries = f"{reduced.shrunk.attempts:,} tries"
-        return f"found by cutting down a recorded call on the subject itself, in {tries}; {confirmed}"
+        return f"found by cutting down a recorded call, tried out on the subject itself, in {tries}; {confirmed}"
     if reduced.how == MODEL:
         return f"cut down by replaying the measured rule, {reduced.model}; **not run on the library**, because {reduced.why}"
     return f"the smallest recorded call that shows it; not cut down, because {reduced.why}"
@@ -217,23 +232,16 @@ def _call_words(step: Step) -> str:
 def _codes(case: Case, step: Step, number: int, reduced: Reduced) -> list[str]:
     """One row a rank: what lies before the range, in it, past it, and what came back."""
     fmt = step.fmt
-    head = [
-        "rank",
-        *(["before the range"] if step.head.any() else []),
-        "sends",
-        *(["past the range"] if step.tail.any() else []),
-    ]
+    names = {"head": "before the range", "data": "sends", "tail": "past the range"}
+    parts = [part for part in names if part == "data" or any(getattr(one, part).any() for one in case.steps)]
     rows = []
     for row, rank in enumerate(case.members):
-        cells = [str(rank)]
-        for part in ("head", "data", "tail"):
-            codes = getattr(step, part)
-            if part == "data" or codes.any():
-                cells.append(", ".join(_said(fmt, int(code)) for code in codes[row]) or "nothing")
+        sent = (getattr(step, part)[row] for part in parts)
+        cells = [str(rank), *(", ".join(_said(fmt, int(code)) for code in some) or "nothing" for some in sent)]
         outputs = reduced.outcome.outputs(number, rank)
         cells.append(", ".join(_said(fmt, int(code)) for code in outputs[0][1]) if outputs else "")
         rows.append(cells)
-    return markdown([*head, "gets"], rows)
+    return markdown(["rank", *(names[part] for part in parts), "gets"], rows)
 
 
 def _said(fmt: Any, code: int) -> str:
@@ -273,7 +281,10 @@ def _observations(facts: Facts) -> Iterator[str]:
         yield f"Path that the library reported: {listed(paths)}."
     if facts.signature is not None:
         one = facts.signature
-        yield f"The figures match {one.name} ({one.report}): {one.reported}. Other causes may give the same figures."
+        rest = "Other causes may give the same figures."
+        if facts.subject.kind == "simulator":
+            rest = "That confirms nothing: a model shows what it was told."
+        yield f"The figures match {one.name} ({one.report}): {one.reported}. {rest}"
 
 
 def _rounding_facts(finding: Finding) -> Iterator[str]:
@@ -291,18 +302,25 @@ def _rounding_facts(finding: Finding) -> Iterator[str]:
 
 
 def _company(facts: Facts) -> Iterator[str]:
-    """What the same run found, or did not find, of the same cell."""
+    """Whether the same run saw the same call repeat itself, and its ranks agree."""
     mine = facts.finding
-    said = {"not_repeatable": "Repeated calls", "rank_disagreement": "All ranks", "foreign_read": "Foreign bytes"}
     for one in facts.findings:
-        same = one.arm == mine.arm and one.scope.get("format") == mine.scope.get("format") and one.kind != mine.kind
-        same = same and one.scope.get("collective") == mine.scope.get("collective")
-        if same and one.kind in said and one.verdict is Verdict.PASS:
-            yield f"{said[one.kind]}: {one.claim}"
+        same = all(one.scope.get(axis) == mine.scope.get(axis) for axis in ("collective", "op", "format"))
+        if not same or one.arm != mine.arm or one.verdict is not Verdict.PASS or one.kind == mine.kind:
+            continue
+        calls = one.measure.get("calls_compared")
+        if one.kind == "not_repeatable" and calls:
+            yield f"The same inputs gave the same bits in all of {plural(int(calls), 'repeated call')}."
+        if one.kind == "rank_disagreement":
+            yield "All ranks held the same bits after every call."
 
 
 def _limits(facts: Facts) -> Iterator[str]:
-    yield from (f"{text.strip()}." for text in [facts.finding.limits.rstrip(".")] if text)
+    text = re.sub(r" \([^()]* / [^()]*\)", "", facts.finding.limits)  # lists of cells: findings.json has them
+    about_rows = ("`observed`", "`expected`")  # of findings.json
+    sentences = [part for part in re.split(r"(?<=[.;]) (?=[A-Z`])", text) if not part.startswith(about_rows)]
+    if any(sentences):
+        yield " ".join(sentences)
     yield "One machine, one build and one release; another may differ."
     if facts.reduced.how in (MODEL, RECORDED):
         yield "The smallest case was not tried on the library."

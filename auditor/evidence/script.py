@@ -182,7 +182,7 @@ def _conditions(case: Case, relation: Relation, subject: Subject, model: Mapping
         found.add("in_place")
     if relation.name == "not_exact":
         found.add("exact")
-    if _handle(subject, case) is not None:
+    if _handle(subject, case.fmt.name) is not None:
         found.add("handle")
     if relation.name in ("bytes_outside", "send_changed"):
         found.add("images")
@@ -198,7 +198,7 @@ def _values(case: Case, relation: Relation, subject: Subject) -> dict[str, Any]:
     values |= {"OBSERVED": told.get("observed", 0), "EXPECTED": told.get("expected", 0)}
     values["OWN"] = "; in place, the rank's own input" if case.steps[0].in_place else ""
     if subject.kind == "mpi":
-        row = _handle(subject, case)
+        row = _handle(subject, case.fmt.name)
         library, number, name = (row[0], f"0x{row[1]:x}", row[2]) if row else ("", "0", "")
         values |= {"STANDARD": MPI_TYPES[case.fmt.name]}
         values |= {"LIBRARY": library, "HANDLE": number, "HANDLE_NAME": name}
@@ -211,13 +211,19 @@ def _values(case: Case, relation: Relation, subject: Subject) -> dict[str, Any]:
     return values
 
 
-def _handle(subject: Subject, case: Case) -> tuple[str, int, str] | None:
+def mpi_type(subject: Subject, name: str) -> str:
+    """What the library calls the datatype of a format; "" where that is not known."""
+    row = _handle(subject, name)
+    return row[2] if row else {"binary64": "MPI_DOUBLE", "binary32": "MPI_FLOAT"}.get(name, "")
+
+
+def _handle(subject: Subject, name: str) -> tuple[str, int, str] | None:
     """(what the library calls itself, its handle of bfloat16, the type's name), where that of the recorded release is known."""
-    if subject.kind != "mpi" or case.fmt.name != "bfloat16":
+    if subject.kind != "mpi" or name != "bfloat16":
         return None
     known, text = (str(subject.describe.get(key, "")) for key in ("library_version", "library"))
-    for name, version, handle, type_name in BFLOAT16_HANDLES:
-        number = known.removeprefix(f"{name} ")
+    for vendor, version, handle, type_name in BFLOAT16_HANDLES:
+        number = known.removeprefix(f"{vendor} ")
         if known != number and (found := version.match(number)) and number in text:
             return text[: text.index(number)] + found.group(), handle, type_name
     return None

@@ -33,7 +33,7 @@ _FIXED = "Is it known, and is there a release or a setting without it?"
 _BY_KIND = {
     "rounding_mode": Words(
         "rounds {mode}",
-        "a result is not the exact sum rounded as expected",
+        "a result is not the exact sum rounded {reference}",
         (
             "Is this rounding intended for this type and on this path?",
             "If so, could the documentation say that a result need not be the exact sum rounded to nearest, ties to even?",
@@ -127,14 +127,15 @@ _BY_KIND = {
 }
 
 
-def words_for(finding: Finding) -> Words:
-    """A kind that has no words of its own is named by its slug."""
+def words_for(finding: Finding, reference: str = "ties_to_even") -> Words:
+    """A kind that has no words of its own is named by its slug. ``reference``: the mode that results are held against."""
     found = _BY_KIND.get(finding.kind)
     if found is None:
         name = finding.kind.replace("_", " ")
         return Words(name, "the recorded bits come back", ("Is this behaviour intended?", _DOCUMENT))
-    mode = MODES.get(str(finding.measure.get("mode")), str(finding.measure.get("mode")))
-    return Words(found.title.format(mode=mode), found.places, found.questions)
+    mode = str(finding.measure.get("mode"))
+    names = {"mode": MODES.get(mode, mode), "reference": MODES.get(reference, reference)}
+    return Words(found.title.format(**names), found.places.format(**names), found.questions)
 
 
 def cell_of(finding: Finding) -> str:
