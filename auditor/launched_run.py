@@ -149,7 +149,7 @@ def _open(
 ) -> tuple[Path, Plan]:
     launched = launcher_rank_and_size()
     launcher = launched.launcher if launched else "a launcher"
-    plan = build(config, {arm.name: offer}, launcher=launcher, environ=surroundings)
+    plan = build(config, {arm.name: offer}, launcher=launcher, environ=surroundings, probes=options.probes)
     return open_run(plan, options)
 
 
