@@ -1,6 +1,6 @@
 """The multimem kernels on a real GPU, provider unicast: several ranks share GPU 0, and spread over the GPUs where there are more.
 
-What Python's integers say of the stated model is compared with every output bit, and every byte around the ranges with what it was.
+What the stated model gives is compared with every output bit, and every byte around the ranges with what it was.
 Nothing here needs multicast, and nothing asks for it.
 """
 
