@@ -13,7 +13,7 @@ from recorded import ENVIRONMENT, Arm, finding, make_run, make_trial, one_up, pl
 
 from auditor import cli, compare
 from auditor.compare.records import Change, MeasureChange
-from auditor.report import compare_page, compare_rows, compare_text
+from auditor.report import compare_page, compare_rows, compare_text, tables
 
 NASTY = "<b>|&\"'`*</b>\x1b[2J\n# title"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -52,7 +52,7 @@ def comparison(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def text_of(comparison: Any, width: int | None = None) -> str:
-    console = compare_text.console(width)
+    console = tables.console(width)
     with console.capture() as captured:
         compare_text.show(comparison, console)
     return captured.get()

@@ -37,7 +37,7 @@ def compare(
     """
     from auditor import compare as comparing
     from auditor.compare import accepted
-    from auditor.report import compare_page, compare_text
+    from auditor.report import compare_page, compare_text, tables
 
     pages = {path: make for path, make in ((html, compare_page.page), (markdown, compare_text.markdown)) if path}
     for path in pages:
@@ -53,5 +53,5 @@ def compare(
         for line in comparison.trouble:
             click.echo(f"auditor: {line}", err=True)
     else:
-        compare_text.show(comparison, compare_text.console(terminal_width()))
+        compare_text.show(comparison, tables.console(terminal_width()))
     return comparison.exit_code

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from auditor.compare.records import Beside, Bits, Change, Comparison, Difference, Example, MeasureChange, OnlyIn, Pair
 from auditor.numerics.formats import FORMATS
+from auditor.report.tables import Table
 from auditor.report.values import code_of, value_text
 from auditor.report.words import listed, number, one_line, percent, plural
 
@@ -24,18 +24,6 @@ VERDICTS = {
     "same": "Nothing that was compared changed",
     "nothing in common": "The runs have nothing in common",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """``empty``: what is said where there are no rows. ``whole``: columns whose text is not broken."""
-
-    title: str
-    says: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    empty: str = ""
-    whole: frozenset[int] = frozenset()
 
 
 def headline(comparison: Comparison) -> str:
