@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from auditor.backends.base import LocalControl
 from auditor.backends.simulator import Simulator
 from auditor.errors import ConfigError, Unsupported
 from auditor.model import Window, World
@@ -457,7 +458,7 @@ class OneRank(Simulator):
 def test_one_rank_a_process_needs_a_world():
     with pytest.raises(ConfigError, match="under a launcher"):
         check_backend(OneRank, ranks=2)
-    world = World(rank_n=1, local_ranks=(0,), control=None)
+    world = World(rank_n=1, local_ranks=(0,), control=LocalControl())
     assert check_backend(OneRank, ranks=1, world=world) == []
 
 

@@ -314,6 +314,14 @@ def test_block_scope_launches_one_block(toolchain, bindings):
     assert ("module ends", 11) in bindings.calls
 
 
+def test_block_kernels_are_bound_to_the_block_that_they_are_launched_with():
+    text = nvshmem_block.source()
+    assert text.startswith(f"#define THREADS {nvshmem_block.THREADS}\n")
+    assert (
+        text.count("__global__") == text.count("__launch_bounds__(THREADS)") == 1
+    )  # of the one macro that makes them all
+
+
 def test_a_block_kernels_status_is_told(toolchain):
     backend = Nvshmem(world(), {"scope": "block"})
     toolchain.status[0] = 7

@@ -49,6 +49,7 @@ class OptionalVerbs(Protocol):
         self, call: Call, send: Mapping[int, Window], recv: Mapping[int, Window]
     ) -> Callable[[], None]: ...  # "graph"
     def register(self, window: Window) -> None: ...  # "registration"
+    def deregister(self) -> None: ...  # may come with it: ends what register began, so that later calls are plain again
     def enqueue(self, call: Call, send: Mapping[int, Window], recv: Mapping[int, Window]) -> None: ...  # "queue"
     def wait(self) -> None: ...  # "queue"
     def last_seconds(self) -> float: ...  # "timing": the subject's own clock for the last call

@@ -1,4 +1,5 @@
-// NVSHMEM's block-scope sums as kernels of one block. Built at run time by nvshmem_block.py, without a host compiler.
+// NVSHMEM's block-scope sums as kernels of one block. Built at run time by nvshmem_block.py, without a host compiler, which defines
+// THREADS: the linker then gives no kernel, and nothing that it calls, more registers than a block of that size has.
 #include <cuda/std/cstdint>
 #include <cuda/std/type_traits>
 
@@ -11,10 +12,11 @@ using cuda::std::is_unsigned;
 #include <nvshmem.h>
 #include <nvshmemx.h>
 
-#define AUDITED(NAME, TYPE, KIND)                                                                                  \
-    extern "C" __global__ void NAME##_sum_##KIND(int team, void* target, const void* source, size_t n, int* status) { \
+#define AUDITED(NAME, TYPE, KIND)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                             \
+        NAME##_sum_##KIND(int team, void* target, const void* source, size_t n, int* status) {                        \
         int code = nvshmemx_##NAME##_sum_##KIND##_block((nvshmem_team_t)team, (TYPE*)target, (const TYPE*)source, n); \
-        if (threadIdx.x == 0) *status = code;                                                                      \
+        if (threadIdx.x == 0) *status = code;                                                                         \
     }
 
 AUDITED(double, double, reduce)

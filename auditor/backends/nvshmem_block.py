@@ -18,7 +18,7 @@ from auditor.backends.cuda_device import Lane, first_line, installed_version
 from auditor.errors import BackendError, Unavailable
 
 SOURCE = Path(__file__).with_name("nvshmem_block.cu")
-THREADS = 256  # of the one block: so many fit whatever registers a thread takes (65,536 a multiprocessor, 255 a thread)
+THREADS = 256  # of the one block, as the kernels' launch bounds: 512 did not fit on an H200 (out of resources)
 BUILDERS = (
     *("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-nvjitlink"),
     *("nvidia-cuda-nvrtc-cu12", "nvidia-nvjitlink-cu12"),
@@ -53,6 +53,11 @@ def _directory(find: Any, name: str) -> Path:
     return Path(getattr(found, "abs_path", found))
 
 
+def source() -> str:
+    """The kernels, bound to the block that they are launched with."""
+    return f"#define THREADS {THREADS}\n{SOURCE.read_text()}"
+
+
 def cubin(cupy: Any, architecture: str, nvshmem_version: str) -> bytes:
     """The linked kernels for an architecture such as ``sm_90``; from the cache where they were built before.
 
@@ -60,7 +65,7 @@ def cubin(cupy: Any, architecture: str, nvshmem_version: str) -> bytes:
     """
     library, includes = headers(cupy)
     versions = [f"{name} {installed_version(name)}" for name in BUILDERS]
-    made_of = [SOURCE.read_text(), architecture, nvshmem_version, cupy.__version__, *versions]
+    made_of = [source(), architecture, nvshmem_version, cupy.__version__, *versions]
     key = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:24]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "collective-rounding-auditor"
     kept = cache / f"nvshmem_block.{architecture}.{key}.cubin"
@@ -87,7 +92,7 @@ def build(library: Path, includes: list[Path], architecture: str) -> bytes:
         include_path=[str(path) for path in includes],
     )
     try:
-        compiled = Program(SOURCE.read_text(), "c++", options).compile("cubin")
+        compiled = Program(source(), "c++", options).compile("cubin")
         parts = (compiled, ObjectCode.from_library(str(library)))
         return bytes(Linker(*parts, options=LinkerOptions(arch=architecture)).link("cubin").code)
     except Exception as error:

@@ -59,5 +59,8 @@ class Variant:
         return self.own if self.name == "burst" else float(self.backend.last_seconds())
 
     def done(self) -> None:
+        """Undo what this trial changed, so that the next one's calls are plain. Without ``deregister`` ranges stay registered."""
         if self.name == "history":
             self.backend.perturb(0)
+        elif self.name == "registered" and hasattr(self.backend, "deregister"):
+            self.backend.deregister()

@@ -111,10 +111,9 @@ def bounds(target: Range) -> tuple[int, int]:
 
 
 def settle(states: Sequence[Rank]) -> None:
-    """Before the subject touches an arena, and before anything is looked at."""
-    for state in states:
-        state.send.settle()
-        state.recv.settle()
+    """Before the subject touches an arena, and before anything is looked at; once for each device."""
+    for arena in {arena.where: arena for state in states for arena in (state.send, state.recv)}.values():
+        arena.settle()
 
 
 def fill(state: Rank, trial: Trial, repeat: int) -> None:

@@ -37,6 +37,7 @@ class CudaMemory:
         self.buffer, self._array, self.nbytes = buffer, array, int(array.nbytes)
         self.address = int(array.data.ptr)
         self.device = self.cupy.cuda.Device(int(array.device.id))
+        self.where = f"cuda:{self.device.id}"
         if self.cupy.cuda.runtime.pointerGetAttributes(self.address).type == MANAGED:
             raise AuditError("an arena is managed memory, which may move under the subject; allocate device memory")
         self._apart: Any = None  # a stream of our own

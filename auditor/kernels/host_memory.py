@@ -16,6 +16,8 @@ BLOCK = 1 << 18  # elements made at a time
 class HostMemory:
     """See :class:`~auditor.kernels.memory.Memory`."""
 
+    where = "host"
+
     def __init__(self, buffer: Bytes, background: Bytes) -> None:
         self.buffer, self.nbytes = buffer, buffer.nbytes
         self.address = int(buffer.__array_interface__["data"][0])

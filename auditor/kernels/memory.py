@@ -57,6 +57,7 @@ class Memory(Protocol):
     buffer: Any  # the very array that the backend allocated
     nbytes: int
     address: int
+    where: str  # the memory that ``settle`` speaks for
 
     def made(self, payload: Payload, at: int) -> Kept:
         """The payload's bytes, kept; they belong at offset ``at``."""

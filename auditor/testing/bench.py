@@ -92,6 +92,7 @@ class Bench:
     def attempt(self, case: Case, execute: Execute | None = None) -> Iterator[str]:
         """Fill, call, compare."""
         send, recv = self.place(case)
+        self._meet()
         try:
             if send or recv:
                 (execute or self.backend.run)(case.call, send, recv)
@@ -99,6 +100,13 @@ class Bench:
             yield f"{case}: raised {said(error)}, though the capabilities allow the call"
             return
         yield from self.compare(case, send, recv)
+
+    def _meet(self) -> None:
+        """Every rank's data are in place: a one-sided library may write into a peer as soon as one rank calls."""
+        for array in (*self.send.values(), *self.recv.values()):
+            if hasattr(array, "__cuda_array_interface__"):
+                array.device.synchronize()
+        self.world.control.barrier()
 
     def windows(self, case: Case) -> tuple[dict[int, Window], dict[int, Window]]:
         """Send and receive windows of this process's members."""
