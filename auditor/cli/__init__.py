@@ -25,6 +25,7 @@ COMMANDS = {
     "evidence": "evidence:evidence",
     "join": "runs:join",
     "compare": "compare:compare",
+    "impact": "impact:impact",
     "calibrate": "calibrate:calibrate",
     "check": "calibrate:check",
     "backends": "runs:backends",

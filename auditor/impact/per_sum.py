@@ -12,7 +12,7 @@ import numpy.typing as npt
 from auditor.errors import EvidenceError
 from auditor.impact.records import PerSum
 from auditor.inputs import FAMILIES
-from auditor.model import Finding, Trial
+from auditor.model import ArmView, Finding, Trial
 from auditor.numerics.exact import Sums
 from auditor.numerics.formats import Format
 from auditor.numerics.rounding import Split, up_by_mode
@@ -20,7 +20,6 @@ from auditor.probes.expected import blocks
 from auditor.probes.mode import ordinary
 from auditor.probes.statistics import mean_interval
 from auditor.probes.unwritten import unwritten_mask
-from auditor.store import RecordedArm
 
 CLUSTER = 16  # consecutive elements that may share what decides their rounding are one draw
 Reals = npt.NDArray[np.float64]
@@ -85,7 +84,7 @@ class _Tally:
         return sum(float(absolute.sum()) for _, _, absolute, _ in self.columns) / size if size else 0.0
 
 
-def per_sum(view: RecordedArm, one: Finding) -> PerSum | None:
+def per_sum(view: ArmView, one: Finding) -> PerSum | None:
     """The finding's trial looked at again; None where it has no inexact sum. Raises EvidenceError where it is not recorded."""
     trial = next((p.trial for p in view.planned if p.trial.trial_id == one.measure.get("trial")), None)
     if trial is None:
@@ -126,7 +125,7 @@ def _data(trial: Trial) -> str:
     return f"family {trial.family} ({said}), two contributors{pairs}, seed {trial.seed}"
 
 
-def _tally(view: RecordedArm, trial: Trial, repeat: int, rank: int) -> _Tally:
+def _tally(view: ArmView, trial: Trial, repeat: int, rank: int) -> _Tally:
     if not any((seen.repeat, seen.rank) == (repeat, rank) for seen in view.observations(trial.trial_id)):
         raise EvidenceError(f"arm {view.arm}: repeat {repeat} of trial {trial.trial_id} is not recorded; run it again")
     fmt, tally = trial.call.fmt, _Tally()

@@ -159,15 +159,23 @@ def running(replay: Replay, *, one_sign: bool) -> Scenario | None:
     """The total goes through the collective in every step; ``one_sign``: all inputs made positive, so that it grows. None where
     a total leaves the format's range.
     """
+    found = totals(replay, RUNNING, one_sign=one_sign)
+    return None if found is None else _running(*found, one_sign=one_sign)
+
+
+def totals(replay: Replay, n: int, *, one_sign: bool) -> tuple[Reals, Reals] | None:
+    """Final totals, shape (3, m), by :attr:`Replay.rules`, and the exact ones, shape (m,): of ``n`` elements the m whose groups
+    lie in the range. None where a total leaves the format's.
+    """
     clear = replay.fmt.dtype.type(
         replay.fmt.magnitude_mask if one_sign else replay.fmt.magnitude_mask | replay.fmt.sign_mask
     )
-    start = replay.drawn(0, 0, RUNNING) & clear
+    start = replay.drawn(0, 0, n) & clear
     states = {name: start.copy() for name in replay.each()}
     exact = _values(replay.fmt, start)
-    whole: Mask = np.ones(RUNNING, np.bool_)
+    whole: Mask = np.ones(n, np.bool_)
     for step in range(replay.steps):
-        term = replay.drawn(step, 1, RUNNING) & clear
+        term = replay.drawn(step, 1, n) & clear
         exact += _values(replay.fmt, term)
         for name, (rule, place) in replay.each().items():
             seen, _ = replay.seen([states[name], term])
@@ -176,12 +184,12 @@ def running(replay: Replay, *, one_sign: bool) -> Scenario | None:
             up, inside = rule.decide(seen, place, step)
             whole &= inside
             states[name] = join(replay.fmt, seen.split, up)
-    totals = np.stack([_values(replay.fmt, state) for state in replay.rows(states)])[:, whole]
-    return _running(totals, exact[whole], one_sign=one_sign)
+    made = np.stack([_values(replay.fmt, state) for state in replay.rows(states)])
+    return made[:, whole], exact[whole]
 
 
-def _running(totals: Reals, exact: Reals, *, one_sign: bool) -> Scenario:
-    errors = totals - exact
+def _running(made: Reals, exact: Reals, *, one_sign: bool) -> Scenario:
+    errors = made - exact
     direction, norm = np.sign(exact), _rms(exact)
     sides = [
         Side(bias=float((errors[row] * direction).sum() / np.abs(exact).sum()), spread=_rms(errors[row]) / norm)
@@ -195,8 +203,8 @@ def _running(totals: Reals, exact: Reals, *, one_sign: bool) -> Scenario:
         rule=sides[0],
         nearest=sides[1],
         shifted_results=None,
-        shifted_totals=float((totals[1] != totals[0]).mean()),
-        shifted_spread=_rms(totals[1] - totals[0]) / norm,
+        shifted_totals=float((made[1] != made[0]).mean()),
+        shifted_spread=_rms(made[1] - made[0]) / norm,
     )
 
 
