@@ -304,7 +304,7 @@ def test_a_finding_of_another_shape_is_named(tmp_path: Path) -> None:
     content = json.loads((run / "findings.json").read_text())
     content["findings"][0]["verdict"] = "MAYBE"
     (run / "findings.json").write_text(json.dumps(content))
-    with pytest.raises(EvidenceError, match=r"findings.json: a finding cannot be read .*MAYBE.*auditor analyze"):
+    with pytest.raises(EvidenceError, match=r"findings.json: findings\[0\] cannot be read .*MAYBE.*auditor analyze"):
         compare.compare([str(run), str(run)])
 
 

@@ -1,6 +1,6 @@
 """Recorded run -> findings.json. Pure: no subject, no network, years later (DESIGN §3)."""
 
-from auditor.analysis.files import SCHEMA, plain, read_findings, write_findings, write_whole
+from auditor.analysis.files import SCHEMA, findings_of, plain, read_findings, write_findings, write_whole
 from auditor.analysis.findings import RecordedRun, analyze, exit_code
 from auditor.analysis.reproduce import command
 
@@ -10,6 +10,7 @@ __all__ = [
     "analyze",
     "command",
     "exit_code",
+    "findings_of",
     "plain",
     "read_findings",
     "write_findings",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from auditor.errors import EvidenceError
+from auditor.model import Finding
 
 SCHEMA = "auditor-findings/1"
 NAME = "findings.json"
@@ -70,6 +71,19 @@ def read_findings(run_dir: Path) -> dict[str, Any]:
     if wrong:
         raise EvidenceError(f"{path}: {wrong}; {again}")
     return dict(content)
+
+
+def findings_of(content: Mapping[str, Any], run_dir: Path) -> list[Finding]:
+    """The findings of a content of findings.json as records. Raises EvidenceError where one is of another shape."""
+    found = []
+    for number, row in enumerate(content["findings"]):
+        try:
+            found.append(Finding.from_json(row))
+        except (TypeError, KeyError, ValueError) as error:
+            words = " ".join(str(error).split())
+            where = f"{Path(run_dir) / NAME}: findings[{number}] cannot be read"
+            raise EvidenceError(f"{where} ({words}); make it again with: auditor analyze {run_dir}") from None
+    return found
 
 
 def _wrong_shape(content: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,18 +77,12 @@ def opened(operand: Operand, *, recompute: bool) -> Opened:
         derived=derived,
         problems=tuple(reader.problems),
     )
-    return Opened(operand, reader, run, _by_arm(content["findings"], reader.directory))
+    return Opened(operand, reader, run, _by_arm(analysis.findings_of(content, reader.directory)))
 
 
-def _by_arm(rows: Sequence[dict[str, object]], where: Path) -> dict[str, list[Finding]]:
+def _by_arm(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
-    for row in rows:
-        try:
-            one = Finding.from_json(row)
-        except (TypeError, KeyError, ValueError) as error:
-            raise EvidenceError(
-                f"{where / 'findings.json'}: a finding cannot be read ({error}); make it again with: auditor analyze {where}"
-            ) from None
+    for one in findings:
         found.setdefault(one.arm, []).append(one)
     return found
 

@@ -36,7 +36,7 @@ def assess(run: Path, finding: str = "", steps: int = STEPS) -> Impact | None:
     Raises EvidenceError on a record that cannot be read, ConfigError on a finding that is not there or of another kind.
     """
     with RunReader(run) as reader:
-        rows = [Finding.from_json(row) for row in analysis.read_findings(reader.directory)["findings"]]
+        rows = analysis.findings_of(analysis.read_findings(reader.directory), reader.directory)
         asked = _asked(rows, finding, run) if finding else None
         told = [
             (one, found)
