@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from report_runs import Page
 
-from auditor import store
+from auditor import cli, store
 from auditor.analysis import write_findings
 from auditor.model import Call, Codes, Family, Finding, Observation, Planned, Trial, Verdict
 from auditor.plan.records import ArmPlan, Plan
@@ -138,3 +140,21 @@ def _row(writer: store.ShardWriter, arm: Arm, trial: Trial, repeat: int, rank: i
         return
     codes = arm.output(trial, repeat, rank)
     writer.append(trial, Observation(**fixed, digest=store.digest(codes), path="RING/SIMPLE"), codes)
+
+
+def offline(html: str) -> Page:
+    """A page, after what must hold of every page: whole, every link within it, nothing from elsewhere, no scripts."""
+    found = Page(html)
+    assert [one for one, n in found.ids.items() if n > 1 or not one] == []
+    links = [value for _, name, value in found.attributes if name in ("href", "src")]
+    assert all(link.startswith("#") and link[1:] in found.ids for link in links)
+    assert not {"script", "link", "img"} & set(found.tags)
+    return found
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Runs the command line in this process: exit code, what was printed, what was said beside it."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(list(arguments))
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err

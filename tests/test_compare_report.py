@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import ENVIRONMENT, Arm, finding, make_run, make_trial, one_up, planned
+from recorded import ENVIRONMENT, Arm, call, finding, make_run, make_trial, offline, one_up, planned
 
-from auditor import cli, compare
+from auditor import compare
 from auditor.compare.records import Change, MeasureChange
 from auditor.report import compare_page, compare_rows, compare_text, tables
 
 NASTY = "<b>|&\"'`*</b>\x1b[2J\n# title"
-VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 
 @pytest.fixture(scope="module")
@@ -103,44 +101,15 @@ def test_markdown_keeps_its_tables_whatever_the_record_holds(comparison: Any) ->
     assert "Runs: a = a, plan " in text
 
 
-class Page(HTMLParser):
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.targets: list[str] = []
-        self.text = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        if tag not in VOID:
-            self.open.append(tag)
-        self.ids += [found["id"] or ""] if "id" in found else []
-        href = found.get("href") or found.get("src") or ""
-        assert href.startswith("#") or not href
-        self.targets += [href[1:]] if href else []
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_the_page_is_whole_offline_and_escaped(comparison: Any) -> None:
     html = compare_page.page(comparison)
-    page = Page(html)
-    assert page.open == []
-    assert len(set(page.ids)) == len(page.ids)
-    assert set(page.targets) <= set(page.ids)
-    assert "<script" not in html
+    page = offline(html)
     assert "\x1b" not in html
     assert "prefers-color-scheme: dark" in html
-    assert "Not written <b>" in page.text
-    assert "xxx … (500 characters)" in page.text
+    assert "Not written <b>" in page.words
+    assert "xxx … (500 characters)" in page.words
     for part in ("worse", "What differs around them", "0x", "In their own words", "All written."):
-        assert part in page.text
+        assert part in page.words
 
 
 def test_every_verdict_has_its_words(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +121,7 @@ def test_every_verdict_has_its_words(runs: Path, monkeypatch: pytest.MonkeyPatch
         comparison = compare.compare(texts)
         assert comparison.verdict == verdict
         assert said in " ".join(text_of(comparison).split())
-        assert Page(compare_page.page(comparison)).open == []
+        assert offline(compare_page.page(comparison)).words
         assert compare_text.markdown(comparison)
     assert set(compare_page.LOOKS) == set(compare_page.NEXT) == set(compare_rows.VERDICTS) == set(compare_text.STYLES)
 
@@ -189,16 +158,9 @@ def test_many_figures_are_cut_and_places_are_said() -> None:
 
 @pytest.fixture
 def run(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs the command among the runs: exit code, what was printed, what was said beside it."""
+    """The command among the runs."""
     monkeypatch.chdir(runs)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            cli.main(["compare", *arguments])
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return call
+    return lambda *arguments: call(capsys, "compare", *arguments)
 
 
 def test_the_command_writes_what_it_is_asked_for(run: Any, tmp_path: Path) -> None:

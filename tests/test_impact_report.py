@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from driven_view import DrivenView, drive
-from recorded import Arm, finding, make_run
-from test_compare_report import Page
+from recorded import Arm, call, finding, make_run, offline
 
-from auditor import cli, impact
+from auditor import impact
 from auditor.backends.simulator import Simulator
 from auditor.config import Sweep
 from auditor.errors import ConfigError, EvidenceError
@@ -145,7 +144,7 @@ def test_without_a_rule_nothing_is_replayed_and_that_is_said(runs: Path, tmp_pat
     assert "nothing was replayed, because no single mode fits, and ask for the probe neighbours" in text
     assert any("Independent errors are an assumption" in line for line in found.limits)
     assert any("did not ask whether a shift changes results" in line for line in found.limits)
-    assert "No step was replayed" in Page(impact_page.page(found)).text
+    assert "No step was replayed" in offline(impact_page.page(found)).words
 
 
 def test_too_few_sums_are_said(runs: Path) -> None:
@@ -157,10 +156,7 @@ def test_too_few_sums_are_said(runs: Path) -> None:
 
 def test_the_page_is_whole_and_its_figure_keeps_inside(b300: Impact) -> None:
     html = impact_page.page(b300)
-    page = Page(html)
-    assert page.open == []
-    assert set(page.targets) <= set(page.ids)
-    assert "<script" not in html
+    page = offline(html)
     points = re.findall(r'points="([^"]+)"', html)
     assert len(points) == 4
     numbers = [float(number) for some in points for pair in some.split() for number in pair.split(",")]
@@ -174,7 +170,7 @@ def test_the_page_is_whole_and_its_figure_keeps_inside(b300: Impact) -> None:
         "What this does not show",
         "40 steps",
     ):
-        assert part in page.text
+        assert part in page.words
 
 
 @pytest.mark.parametrize(
@@ -205,15 +201,9 @@ def test_percentages_and_shifts_in_words(b300: Impact) -> None:
 
 @pytest.fixture
 def run(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command among the runs."""
     monkeypatch.chdir(runs)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            cli.main(["impact", *arguments])
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return call
+    return lambda *arguments: call(capsys, "impact", *arguments)
 
 
 def test_the_command_prints_and_writes(run: Any, tmp_path: Path) -> None:
