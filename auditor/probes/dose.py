@@ -125,6 +125,7 @@ def _summary(fmt: Format, counts: Counts, signs: Counts, places: Counts) -> dict
         "enough": ENOUGH,
         "empty_cells": [_name(cell) for cell in empty[:SHOWN]],
         "thin_cells": [_name(cell) for cell in thin[:SHOWN]],
+        "matrix": _matrix(can, counts),
         "by_rem": _margin(counts, 0),
         "by_meeting": _margin(counts, 1),
         "by_place": _margin(counts, 2),
@@ -132,6 +133,16 @@ def _summary(fmt: Format, counts: Counts, signs: Counts, places: Counts) -> dict
         "by_sign": {"positive": int(signs[0]), "negative": int(signs[1])},
         "by_position_in_8_bytes": [int(n) for n in places[:group]],
         "left_to_special": ["subnormal sums and terms", "the last gap below the maximum", "past the maximum"],
+    }
+
+
+def _matrix(can: Mask, counts: Counts) -> dict[str, str]:
+    """By rem and meeting, a character for each place within each binade: # filled, + thin, 0 empty, - cannot be."""
+    symbols = np.select([~can, counts >= ENOUGH, counts > 0], ["-", "#", "+"], "0")
+    return {
+        f"{rem} / {meet}": " ".join("".join(symbols[i, j, :, binade]) for binade in range(len(BINADES)))
+        for i, rem in enumerate(REMS)
+        for j, meet in enumerate(MEETS)
     }
 
 

@@ -136,12 +136,23 @@ def _beside(arm: Arm, cell: Cell, some: Sequence[Arm]) -> Comparison | None:
 def _findings(arm: Arm, cells: dict[Cell, Outcome]) -> Iterator[Finding]:
     for some in _merged(cells):
         outcomes = list(some.values())
-        main = outcomes[0].main
-        together = shared(main.a, arm)
+        whole = outcomes[0].main
+        together = shared(whole.a, arm)
         trials = [trial for cell in some for trial in together[cell]]
         if len(some) > 1:
-            main = Comparison(main.a, arm).compare(trials)
-        yield _finding(outcomes, main, trials)
+            whole = Comparison(whole.a, arm).compare(trials)
+        yield _finding(outcomes, whole, trials)
+
+
+def _told(whole: Comparison) -> Comparison:
+    """What a finding's figures are of where bits differ: the sweep's own data, since other probes' are made to be tipped; theirs
+    where those agree.
+    """
+    own = [trial for trial in whole.trials if NAME in whole.b.trials[trial.trial_id].probes]
+    if not whole.differs or len(own) == len(whole.trials):
+        return whole
+    of_sweep = Comparison(whole.a, whole.b).compare(own)
+    return of_sweep if of_sweep.differs else whole
 
 
 def _merged(cells: dict[Cell, Outcome]) -> list[dict[Cell, Outcome]]:
@@ -157,31 +168,25 @@ def _merged(cells: dict[Cell, Outcome]) -> list[dict[Cell, Outcome]]:
     return list(by_formats.values())
 
 
-def _finding(outcomes: list[Outcome], main: Comparison, trials: list[Trial]) -> Finding:
-    view = main.b.view
+def _finding(outcomes: list[Outcome], whole: Comparison, trials: list[Trial]) -> Finding:
+    view, main = whole.b.view, _told(whole)
     if not main.differs and not main.equal:  # nothing is claimed between arms where one does not repeat itself
         verdict, claim = Verdict.INCONCLUSIVE, f"Nothing can be said about {KIND}: {_open(main, trials)}."
     else:
         verdict = common.verdict_for(view, KIND, main.differs)
         claim = f"{common.where(trials)}: {_claim(outcomes, main)}."
-    more = {"same_as": list(outcomes[0].same_as), "others": _others(outcomes, main)}
+    more = {"same_as": list(outcomes[0].same_as), "others": _others(outcomes, main), **whole.by_data()}
     return common.finding(
         view,
         NAME,
         KIND,
         verdict,
         claim,
-        trials=_scope(main) or trials,
+        trials=(main.tally.trials.values() if main.tally.trials else main.trials) or trials,
         measure={**main.measure(), **{key: value for key, value in more.items() if value}},
         evidence=main.tally.rows if main.differs else (),
         limits=_limits(outcomes, main),
     )
-
-
-def _scope(main: Comparison) -> list[Trial]:
-    """The trials that differ, or all that were compared; the sweep's own stand for those that other probes chose."""
-    told = list(main.tally.trials.values()) or main.trials
-    return [trial for trial in told if NAME in main.b.trials[trial.trial_id].probes] or told
 
 
 def _others(outcomes: list[Outcome], main: Comparison) -> dict[str, dict[str, int]]:
@@ -190,9 +195,9 @@ def _others(outcomes: list[Outcome], main: Comparison) -> dict[str, dict[str, in
     for outcome in outcomes:
         for names, one in outcome.against:
             if one.differs and one.a.name != main.a.name:
-                row = found.setdefault(", ".join(names), {"changed": 0, "compared": 0})
-                row["changed"] += one.tally.changed
-                row["compared"] += one.tally.compared
+                row, told = found.setdefault(", ".join(names), {"changed": 0, "compared": 0}), _told(one)
+                row["changed"] += told.tally.changed
+                row["compared"] += told.tally.compared
     return found
 
 
@@ -241,7 +246,7 @@ def _limits(outcomes: list[Outcome], main: Comparison) -> str:
         parts.insert(
             0, f"`observed` is what {main.b.name} gave, `expected` what {main.a.name} gave: neither need be right."
         )
-        parts.append("Shares depend on the data.")
+        parts.append("Shares depend on the data; `by_family` has those of every family that both arms ran.")
     if main.wavering or main.missing:
         parts.append(f"Left out: {_left_out(main)}.")
     silent = [one for _, one in outcomes[0].against if not one.differs and not one.equal and one.a is not main.a]

@@ -162,7 +162,6 @@ class Comparison:
                 told["by_part_of_range"] = {
                     f"{part + 1}/{PLACES}": {"changed": k, "compared": n} for part, (k, n) in enumerate(self.places)
                 }
-            told["by_family"] = _by_part(self.families)
             told["by_cell"] = _by_part(self.cells)
         if self.nearest:
             told["correctly_rounded"] = self.nearest
@@ -170,6 +169,10 @@ class Comparison:
             if counts:
                 told[key] = counts
         return told
+
+    def by_data(self) -> dict[str, Any]:
+        """By input family, where bits differ."""
+        return {"by_family": _by_part(self.families)} if self.tally.changed else {}
 
 
 def _by_part(parts: dict[str, Part]) -> dict[str, dict[str, int]]:

@@ -14,7 +14,10 @@ from auditor.report.kinds import About, about
 from auditor.report.words import Row, listed, many, measure, number, one_line, percent, scope, verdict_of
 
 TABLE_ROWS, EVIDENCE_ROWS, INPUTS = 16, 16, 8  # shown at most; totals are stated
-DRAWN = {ADDRESSES, SEND_ADDRESSES, "compared_by_address_mod_16", "by_point", "evidence_total"}
+# Parts of a measure that a figure shows, or that stand elsewhere on the card.
+DRAWN = {ADDRESSES, SEND_ADDRESSES, "compared_by_address_mod_16", "by_point", "evidence_total"} | {
+    *("dose_response", "coverage", "influence", "ulps_apart"),
+}
 SHARES = ("share", "rate")
 NAMES = {"share": "share of elements changed", "mean_signed_error_ulp": "mean signed error (ulp)"}
 

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from auditor import __version__
 from auditor.analysis import read_findings, write_whole
-from auditor.report import figures, grid, sections
+from auditor.report import coverage, distances, figures, grid, influence, response, sections
 from auditor.report.head import head
 from auditor.report.surroundings import digests, environment, rank_hosts
 from auditor.report.words import CLASSES, SYMBOLS, Labels, Row, clean, one_line
@@ -71,6 +71,10 @@ def gather(run_dir: Path, content: Mapping[str, Any], reader: RunReader) -> dict
         "charts": charts[: figures.CHARTS],
         "charts_total": len(charts),
         "unchanged": figures.unchanged(rows, labels),
+        **response.context(rows, labels),
+        **influence.context(rows, labels),
+        **coverage.context(rows, labels),
+        **distances.context(rows, labels),
         "absent": sections.absent(rows, reader),
         "environment": environment(reader),
         "digests": digests(run_dir, reader),

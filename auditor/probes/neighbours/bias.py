@@ -21,13 +21,13 @@ CLUSTERS = {"constant": RUN, "smooth": 1024, "wide": 64, "padded": 64}
 
 
 def experiments(first: Mapping[str, Reading]) -> dict[str, Any]:
-    """Mean signed errors by data, with ties_to_even's on the same sums for comparison; of equal sums also by their top bits."""
-    rows: dict[str, Any] = {}
-    for name in ("constant", "smooth", "wide"):
-        if name in first:
-            rows[name] = signed_error(first[name].seen, CLUSTERS[name])
+    """Measure: ``bias``, mean signed errors by data, with ties_to_even's on the same sums for comparison; and of equal sums
+    by their top bits.
+    """
+    names = [name for name in ("constant", "smooth", "wide") if name in first]
+    rows: dict[str, Any] = {"bias": {name: signed_error(first[name].seen, CLUSTERS[name]) for name in names}}
     if "constant" in first:
-        rows["constant"]["by_top_bits"] = by_top_bits(first["constant"].seen)
+        rows["bias_of_equal_sums_by_top_bits"] = by_top_bits(first["constant"].seen)
     return rows
 
 

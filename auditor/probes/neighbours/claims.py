@@ -71,7 +71,7 @@ class Cell:
             verdict,
             claim,
             trials=self.trials,
-            measure={**self.measure, **more},
+            measure={**more, **self.measure},
             evidence=evidence,
             limits=limits,
         )
@@ -148,7 +148,7 @@ def _redrawn(toggles: Mapping[str, Toggles]) -> dict[str, Any]:
 
 def _bias(found: Cell) -> dict[str, Any]:
     """What the rounding does to equal, slowly varying and random sums, and to sums among zeros."""
-    rows = {"bias": bias.experiments(found.first), "padding": bias.padding(found.first, found.again)}
+    rows = {**bias.experiments(found.first), "padding": bias.padding(found.first, found.again)}
     return {key: value for key, value in rows.items() if value}
 
 
@@ -177,7 +177,7 @@ RANGE_LIMIT = (
 
 
 def _by_mode(found: Cell, modes: list[str]) -> Finding:
-    claim = f"{found.start} rounds by the sum alone, {common.listed(modes)}: {_absent(found)}."
+    claim = f"{found.start}: results are rounded by the sum alone, {common.listed(modes)}: {_absent(found)}."
     return found.finding(Verdict.PASS, claim, limits=RANGE_LIMIT, keyed_by="nothing", modes=modes)
 
 
@@ -196,7 +196,7 @@ def _by_call(found: Cell, flips: tuple[int, int]) -> Finding:
             "results change between identical calls, and more often when neighbours are drawn anew"
         )
     claim = (
-        f"{found.start} rounds by a generator that goes on from call to call: {100 * share:.1f} % of inexact sums change between "
+        f"{found.start}: results are rounded by a generator that goes on from call to call: {100 * share:.1f} % of inexact sums change between "
         f"identical calls, and no more of them when neighbours are drawn anew."
     )
     limits = (
@@ -211,7 +211,7 @@ def _by_itself(found: Cell) -> Finding:
     found.measure["equal_sums"] = {"elements": twins.elements, "values": twins.sums, "torn": twins.torn}
     if not twins.torn:
         claim = (
-            f"{found.start} rounds by the sum's own bits, by no single mode: {_absent(found)}, and "
+            f"{found.start}: results are rounded by the sum's own bits, by no single mode: {_absent(found)}, and "
             f"{twins.elements:,} elements with {twins.sums:,} different sums agree wherever they lie."
         )
         return found.finding(Verdict.PASS, claim, limits=RANGE_LIMIT, keyed_by="own bits")
@@ -224,7 +224,7 @@ def _by_itself(found: Cell) -> Finding:
         "address": "by the element's address: what lies at one address is rounded alike",
         "place": "by where the element lies; whether by index or address is open",
     }[by]
-    claim = f"{found.start} rounds {said}; {_absent(found)}."
+    claim = f"{found.start}: results are rounded {said}; {_absent(found)}."
     again = "A generator that is started anew in every call looks the same. " if by in ("index", "place") else ""
     return found.finding(Verdict.PASS, claim, limits=again + RANGE_LIMIT, keyed_by=by)
 
@@ -242,7 +242,7 @@ def _by_neighbours(found: Cell) -> Finding:
     if learned.summed is not None and found.scanned is not None:
         learned.summed = learned.summed and not found.scanned.terms[0]
         measure["keyed_by_the_sum"] = learned.summed
-    claim = f"{found.start} rounds by other elements: {rule.claim(learned, fmt, word.mantissa_bits, found.toggles)}"
+    claim = f"{found.start}: results are rounded by other elements: {rule.claim(learned, fmt, word.mantissa_bits, found.toggles)}"
     claim = f"{claim[:-1]}{_bias_words(found.measure)}."
     limits = " ".join([limits, *_more_limits(found)])
     return found.finding(verdict, claim, limits=limits, evidence=_evidence(found), **measure)
@@ -256,11 +256,8 @@ def _bias_words(measure: Mapping[str, Any]) -> str:
         for name, words in (("wide", "random"), ("smooth", "slowly varying"))
         if name in rows and rows[name]["elements"]
     ]
-    top = [
-        one["mean_signed_error_ulp"]
-        for one in rows.get("constant", {}).get("by_top_bits", {}).values()
-        if one["elements"]
-    ]
+    equal = measure.get("bias_of_equal_sums_by_top_bits", {})
+    top = [one["mean_signed_error_ulp"] for one in equal.values() if one["elements"]]
     told += [f"from {min(top):+.3f} to {max(top):+.3f} on equal ones, by their top bits"] if top else []
     return f"; mean signed error in ulp: {', '.join(told)}" if told else ""
 

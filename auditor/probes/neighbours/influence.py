@@ -60,7 +60,8 @@ class Influence:
                 "cells_that_matter": int((self.changed > 0).sum()),
                 "toggles": int(self.tested.sum()),
                 "toggles_of_a_cell": [int(used.min()), int(used.max())] if len(used) else [0, 0],
-                "further_off": {"changed": self.beyond[0], "tested": self.beyond[1]},
+                "further_off_changed": self.beyond[0],
+                "further_off_tested": self.beyond[1],
             },
             "terms_changed_sum_kept": {
                 "changed": changed,
