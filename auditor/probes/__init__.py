@@ -16,8 +16,8 @@ from auditor.model import ArmView, Finding, Trial
 PROBES: dict[str, str] = {
     name: f"{__name__}.{name}"
     for name in (
-        *("coverage", "rounding", "special", "repeatability", "placement", "tail", "neighbours", "scaling", "timing"),
-        *("tolerance", "paths"),
+        *("coverage", "rounding", "special", "repeatability", "placement", "tail", "neighbours", "order"),
+        *("scaling", "timing", "tolerance", "paths"),
     )
 }
 
