@@ -10,6 +10,7 @@ import fake_cuda
 import fake_multimem
 import numpy as np
 import pytest
+from multimem_cases import model, terms
 
 from auditor.backends import multimem_fabric
 from auditor.backends.multimem import Multimem, MultimemOne
@@ -18,7 +19,6 @@ from auditor.backends.registry import choose
 from auditor.errors import BackendError, ConfigError, Unavailable, Unsupported
 from auditor.model import Call, Window
 from auditor.numerics.formats import FORMATS
-from auditor.numerics.trees import chain, evaluate
 from auditor.testing import check_backend
 from auditor.testing.bench import one_process_world
 
@@ -56,19 +56,8 @@ def placed(backend, call, codes, shifts=(1, 2), arenas=None):
     return send, recv
 
 
-def codes_of(fmt, n, length, seed=1):
-    rng = np.random.default_rng(seed)
-    low, high = fmt.power_of_two(-2), fmt.power_of_two(2)
-    return (rng.integers(low, high, (n, length)) | rng.integers(0, 2, (n, length)) << (fmt.bits - 1)).astype(fmt.dtype)
-
-
 def output(window, fmt):
     return np.asarray(window.buffer[window.offset : window.offset + window.nbytes]).view(fmt.dtype)
-
-
-def model(fmt, codes, order, accumulator):
-    kept = FORMATS[accumulator]
-    return evaluate(chain(order), list(codes), fmt, accumulator=kept, hop="ties_to_even", final="ties_to_even")
 
 
 # ---- the contract ---------------------------------------------------------------------------------------------------------
@@ -129,10 +118,10 @@ def test_the_sum_is_a_chain_in_the_groups_order(machine, name, accumulator, kept
     for group in (None, (3, 0, 2)):
         n = len(group or range(4))
         call = Call(collective=collective, op="sum", format=name, count=21, root=1 % n, group=group)
-        codes = codes_of(fmt, 4, call.send_count(4))
+        codes = terms(fmt.name, 4, call.send_count(4))
         send, recv = placed(backend, call, codes)
         backend.run(call, send, recv)
-        whole = model(fmt, codes, call.members(4), kept or name)
+        whole = model(name, accumulator, codes, call.members(4))
         for position, rank in enumerate(call.members(4)):
             start = position * 21 if collective == "reduce_scatter" else 0
             if rank in call.receivers(4):
@@ -145,18 +134,17 @@ def test_calls_in_flight_see_each_others_results(machine, options):
     """A ping-pong: what one call receives the next one sends. Without meetings a rank reads too early, or writes too soon."""
     backend, fmt = made(3, **options), FORMATS["binary32"]
     call = Call(collective="all_reduce", op="sum", format="binary32", count=23)
-    codes = codes_of(fmt, 3, 23)
+    codes = terms(fmt.name, 3, 23)
     arenas = backend.allocate(4096), backend.allocate(4096)
     there = placed(backend, call, codes, (0, 3), arenas)  # unlike shifts: one rank's share is not the same both ways
     back = there[::-1]
     for one in (there, back, there):
         backend.enqueue(call, *one)
     backend.wait()
-    once = model(fmt, codes, range(3), "binary32")
-    twice = model(fmt, [once] * 3, range(3), "binary32")
+    once = model("binary32", "wide", codes)
+    twice = model("binary32", "wide", [once] * 3)
     assert all(
-        np.array_equal(output(window, fmt), model(fmt, [twice] * 3, range(3), "binary32"))
-        for window in there[1].values()
+        np.array_equal(output(window, fmt), model("binary32", "wide", [twice] * 3)) for window in there[1].values()
     )
     assert backend.last_seconds() == 1e-6
 
@@ -204,7 +192,7 @@ def test_a_count_beyond_32_bits_reaches_the_kernel(machine, monkeypatch):
 def test_the_path_says_what_each_element_took(machine, options, change, shifts, path):
     backend = made(2, **options)
     call = Call(**{"collective": "all_reduce", "op": "sum", "format": "bfloat16", "count": 67, **change})
-    backend.run(call, *placed(backend, call, codes_of(call.fmt, 2, call.send_count(2)), shifts))
+    backend.run(call, *placed(backend, call, terms(call.format, 2, call.send_count(2)), shifts))
     assert backend.path() == path
 
 
@@ -239,7 +227,7 @@ def test_one_shot_in_place_is_refused_for_all_reduce_alone(machine):
     backend = made(2)
     assert not Multimem.probe({}).in_place
     assert Multimem.probe({"algorithm": "two_shot"}).in_place
-    codes = codes_of(FORMATS["bfloat16"], 2, 8)
+    codes = terms("bfloat16", 2, 8)
     arena = backend.allocate(4096)
     call = Call(collective="all_reduce", op="sum", format="bfloat16", count=8)
     with pytest.raises(Unsupported, match="two_shot"):
@@ -247,13 +235,13 @@ def test_one_shot_in_place_is_refused_for_all_reduce_alone(machine):
     scatter = Call(collective="reduce_scatter", op="sum", format="bfloat16", count=4)
     send, recv = placed(backend, scatter, codes, (0, 0), (arena, arena))
     backend.run(scatter, send, recv)
-    whole = model(FORMATS["bfloat16"], codes, range(2), "binary32")
+    whole = model("bfloat16", "wide", codes)
     assert np.array_equal(np.concatenate([output(recv[rank], FORMATS["bfloat16"]) for rank in (0, 1)]), whole)
 
 
 def test_ranges_at_unlike_alignments_are_refused(machine):
     backend = made(2)
-    send, recv = placed(backend, SUM, codes_of(SUM.fmt, 2, 67))
+    send, recv = placed(backend, SUM, terms("bfloat16", 2, 67))
     send[1] = Window(send[1].buffer, send[1].offset + 2, send[1].nbytes)
     with pytest.raises(Unsupported, match="unlike alignments"):
         backend.run(SUM, send, recv)
@@ -264,7 +252,7 @@ def test_what_is_not_offered_is_unsupported(machine, change):
     backend = made(2)
     call = Call(**{"collective": "all_reduce", "op": "sum", "format": "bfloat16", "count": 4, **change})
     with pytest.raises(Unsupported, match="it sums bfloat16, binary16, binary32, float8"):
-        backend.run(call, *placed(backend, call, codes_of(call.fmt, 2, 4)))
+        backend.run(call, *placed(backend, call, terms(call.format, 2, 4)))
 
 
 @pytest.mark.parametrize(
@@ -301,7 +289,7 @@ def test_gpus_that_are_not_there_or_too_old_are_told(machine, monkeypatch):
 
 def test_a_lost_context_ends_the_process(machine, monkeypatch, capfd):
     backend = made(2)
-    placing = placed(backend, SUM, codes_of(SUM.fmt, 2, 67))
+    placing = placed(backend, SUM, terms("bfloat16", 2, 67))
     machine.cuda.stream_code = 700
 
     def abort():

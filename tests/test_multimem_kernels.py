@@ -7,13 +7,13 @@ from functools import cache
 import emulated_multimem as emulated
 import numpy as np
 import pytest
+from multimem_cases import model, terms
 
-from auditor.backends.multimem_describe import accumulator, models, on_the_sm
+from auditor.backends.multimem_describe import models, on_the_sm
 from auditor.backends.multimem_forms import TYPES
 from auditor.backends.multimem_kernels import Variant
 from auditor.backends.multimem_split import split, store_width
 from auditor.numerics.formats import FORMATS
-from auditor.numerics.trees import chain, evaluate
 
 pytestmark = pytest.mark.skipif(emulated.compiler() is None, reason="no C++ compiler")
 SHIFTS, COUNTS, RANKS = range(9), (*range(1, 18), 67), (2, 3, 4, 8)
@@ -27,26 +27,14 @@ def named(variant):
     return "-".join((variant.format, variant.accumulator, variant.vector, *ways))
 
 
-@cache
-def terms(name, n, whole=False):
-    """Codes of n ranks, shape (n, 67): near exponents, ties, subnormals, zeros; ``whole``: the format's whole finite range."""
-    fmt, rng = FORMATS[name], np.random.default_rng(n + 10 * whole)
-    low, high = (0, fmt.max_code) if whole else (fmt.power_of_two(-3), fmt.power_of_two(3))
-    codes = rng.integers(low, high + 1, (n, COUNTS[-1]), dtype=np.uint64)
-    codes[rng.random(codes.shape) < 0.1] = 0
-    if not whole:
-        codes[:, ::9] &= np.uint64(fmt.magnitude_mask >> (fmt.bits - fmt.mantissa_bits - 1))  # subnormal
-        codes[1:, 4::7] = fmt.power_of_two(-fmt.precision)  # half an ulp of one, again and again
-        codes[0, 4::7] = fmt.power_of_two(0)
-    return (codes | rng.integers(0, 2, codes.shape, dtype=np.uint64) << np.uint64(fmt.bits - 1)).astype(fmt.dtype)
+def sent(variant, n, whole=False):
+    return terms(variant.format, n, COUNTS[-1], whole)
 
 
 @cache
-def model(variant, n, whole=False):
-    """What the stated model gives for :func:`terms`."""
-    fmt, kept = FORMATS[variant.format], FORMATS[accumulator(variant)]
-    rows = list(terms(variant.format, n, whole))
-    return evaluate(chain(range(n)), rows, fmt, accumulator=kept, hop="ties_to_even", final="ties_to_even")
+def right(variant, n, whole=False):
+    """What the stated model gives for :func:`sent`."""
+    return model(variant.format, variant.accumulator, sent(variant, n, whole))
 
 
 class Arenas:
@@ -94,18 +82,18 @@ class Arenas:
 def check(variant, n, shift, recv_shift, count, whole=False):
     """One-shot by rank 0: its result is the model's, every other byte is as it was."""
     fmt, size = FORMATS[variant.format], variant.itemsize
-    arenas, codes = Arenas(n), terms(variant.format, n, whole)[:, :count]
+    arenas, codes = Arenas(n), sent(variant, n, whole)[:, :count]
     offsets = BASE + shift * size, BASE + recv_shift * size
     arenas.put(codes, offsets[0])
     wanted = arenas.block.copy()
     at = arenas.recv[0].ctypes.data - arenas.block.ctypes.data + offsets[1]
-    wanted[at : at + count * size] = model(variant, n, whole)[:count].view(np.uint8)
+    wanted[at : at + count * size] = right(variant, n, whole)[:count].view(np.uint8)
     arenas.run(variant, count, offsets)
     if whole:
-        found, right = (block[at : at + count * size].view(fmt.dtype) for block in (arenas.block, wanted))
-        lost = (right & fmt.magnitude_mask) > fmt.overflow_code  # NaN of inf - inf: which one is no rounding's to say
+        found, wants = (block[at : at + count * size].view(fmt.dtype) for block in (arenas.block, wanted))
+        lost = (wants & fmt.magnitude_mask) > fmt.overflow_code  # NaN of inf - inf: which one is no rounding's to say
         assert ((found[lost] & fmt.magnitude_mask) > fmt.overflow_code).all()
-        found[lost] = right[lost]
+        found[lost] = wants[lost]
     assert np.array_equal(arenas.block, wanted), (
         f"{named(variant)} {n} ranks, shifts {shift},{recv_shift}, count {count}"
     )
@@ -150,7 +138,7 @@ def test_what_is_read_is_what_path_says(variant):
     for shift in SHIFTS:
         for count in COUNTS:
             arenas, offset = Arenas(2), BASE + shift * size
-            arenas.put(terms(variant.format, 2)[:, :count], offset)
+            arenas.put(sent(variant, 2)[:, :count], offset)
             with emulated.watching(arenas.send[0]) as widths:
                 arenas.run(variant, count, (offset, offset))
             wanted = np.zeros(ROOM, np.uint8)
@@ -177,9 +165,9 @@ def test_two_shot_shares_make_the_whole_everywhere(variant, in_place):
     for n, shift, count in ((2, 0, 67), (3, 1, 5), (4, 3, 66), (8, 5, 7), (3, 2, 1)):
         arenas, offset = Arenas(n), BASE + shift * size
         offsets = offset, offset if in_place else BASE + (shift + 2) % 9 * size
-        arenas.put(terms(variant.format, n)[:, :count], offset)
+        arenas.put(sent(variant, n)[:, :count], offset)
         wanted = (arenas.send if in_place else arenas.recv).copy()
-        wanted[:, offsets[1] : offsets[1] + count * size] = model(variant, n)[:count].view(np.uint8)
+        wanted[:, offsets[1] : offsets[1] + count * size] = right(variant, n)[:count].view(np.uint8)
         for share in reversed(range(n)):
             arenas.run(variant, count, offsets, shares=n, share=share, targets=range(n), in_place=in_place)
         assert np.array_equal(arenas.send if in_place else arenas.recv, wanted), (
@@ -192,7 +180,7 @@ def test_more_threads_than_steps_and_fewer_agree():
     outputs = []
     for threads in (1, 3, 64):
         arenas = Arenas(2)
-        arenas.put(terms("bfloat16", 2), BASE + 2)
+        arenas.put(sent(variant, 2), BASE + 2)
         arenas.run(variant, 67, (BASE + 2, BASE), threads=threads)
         outputs.append(arenas.recv[0].copy())
     assert all(np.array_equal(outputs[0], other) for other in outputs)

@@ -11,15 +11,13 @@ import os
 import numpy as np
 import pytest
 from gpus import GPU_N, needs_gpu, needs_two
+from multimem_cases import model, terms
 
 from auditor.backends.multimem import Multimem
-from auditor.backends.multimem_describe import accumulator
-from auditor.backends.multimem_kernels import Variant
 from auditor.errors import Unavailable
 from auditor.model import Call, Window
 from auditor.multicast import MULTICAST_OFF
 from auditor.numerics.formats import FORMATS
-from auditor.numerics.trees import chain, evaluate
 from auditor.testing import check_backend
 from auditor.testing.bench import one_process_world
 
@@ -39,22 +37,6 @@ def missing():
 
 MISSING = missing() if GPU_N else ""
 pytestmark = [pytest.mark.gpu, needs_gpu, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
-
-
-def codes_of(name, n, length, seed=7):
-    """Near exponents, zeros, subnormals, and half-ulp terms behind a one. Shape (n, length)."""
-    fmt, rng = FORMATS[name], np.random.default_rng(seed + n)
-    codes = rng.integers(fmt.power_of_two(-3), fmt.power_of_two(3), (n, length), dtype=np.uint64)
-    codes[rng.random(codes.shape) < 0.05] = 0
-    codes[:, ::9] &= np.uint64((1 << fmt.mantissa_bits) - 1)
-    codes[1:, 4::7], codes[0, 4::7] = fmt.power_of_two(-fmt.precision), fmt.power_of_two(0)
-    return (codes | rng.integers(0, 2, codes.shape, dtype=np.uint64) << np.uint64(fmt.bits - 1)).astype(fmt.dtype)
-
-
-def model(name, codes, kind):
-    kept = FORMATS[accumulator(Variant(name, kind))]
-    tree = chain(range(len(codes)))
-    return evaluate(tree, list(codes), FORMATS[name], accumulator=kept, hop="ties_to_even", final="ties_to_even")
 
 
 class Arenas:
@@ -94,8 +76,8 @@ class Arenas:
 
 
 def every_shift_and_count(n, name, kind, **options):
-    codes = codes_of(name, n, COUNTS[-1])
-    right = model(name, codes, kind)
+    codes = terms(name, n, COUNTS[-1])
+    right = model(name, kind, codes)
     arenas = Arenas(n, 2048, accumulator=kind, **options)
     for shift in SHIFTS:
         for count in COUNTS:
@@ -117,8 +99,8 @@ def test_every_shift_and_count_is_the_stated_model(n, name, kind):
 @pytest.mark.parametrize("kind", ["plain", "wide"])
 @pytest.mark.parametrize("n", [2, 4])
 def test_a_million_elements_are_the_stated_model(n, name, kind):
-    codes = codes_of(name, n, LARGE)
-    right, call = model(name, codes, kind), Call(collective="all_reduce", op="sum", format=name, count=LARGE)
+    codes = terms(name, n, LARGE)
+    right, call = model(name, kind, codes), Call(collective="all_reduce", op="sum", format=name, count=LARGE)
     arenas = Arenas(n, 1024 + -(-codes[0].nbytes // 512) * 512, accumulator=kind, devices=[0] * n)
     for shift in SHIFTS:
         arenas.check(call, codes, right, (shift, shift), f"{name} {kind} {n} ranks, shift {shift}")
@@ -184,7 +166,7 @@ def test_calls_in_flight_together_see_each_others_results(algorithm):
     """What one call receives the next one sends, twenty times, with nothing but the streams' events between."""
     n, count = 4, (1 << 18) + 3
     codes, call = (
-        codes_of("binary32", n, count),
+        terms("binary32", n, count),
         Call(collective="all_reduce", op="sum", format="binary32", count=count),
     )
     arenas = Arenas(n, 4 * count + 1024 - 12, devices=[0] * n, algorithm=algorithm)
@@ -197,9 +179,9 @@ def test_calls_in_flight_together_see_each_others_results(algorithm):
     for turn in range(20):
         arenas.backend.enqueue(call, *((there, back) if turn % 2 == 0 else (back, there)))
     arenas.backend.wait()
-    right = model("binary32", codes, "plain")
+    right = model("binary32", "plain", codes)
     for _ in range(19):
-        right = model("binary32", [right] * n, "plain")
+        right = model("binary32", "plain", [right] * n)
     for rank in range(n):
         assert np.array_equal(arenas.send[rank].get()[BASE : BASE + 4 * count].view(np.uint32), right)
     arenas.close()
