@@ -14,8 +14,8 @@ from auditor.numerics.trees import chain, evaluate
 
 @cache
 def terms(name, n, length, whole=False):
-    """Codes of n ranks, shape (n, length): near exponents, zeros, subnormals, half-ulp terms behind a one; from three ranks up also
-    sums that show the order. ``whole``: anywhere in the format's finite range instead.
+    """Codes of n ranks, shape (n, length): near exponents, zeros, subnormals, half-ulp terms behind a one; from three ranks
+    up also sums that show the order. ``whole``: anywhere in the format's finite range instead.
     """
     fmt, rng = FORMATS[name], np.random.default_rng(n + 10 * whole)
     low, high = (0, fmt.max_code) if whole else (fmt.power_of_two(-3), fmt.power_of_two(3))
