@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from auditor.errors import AuditError
 from auditor.model import Observation, Planned, Trial
 from auditor.plan import ArmPlan
 from auditor.processes import Ending, MpiJob, Running, ServedJob, Server, SpawnedJob
+from auditor.profiling import note
 from auditor.store import append_event, events_path, next_attempt, observation_to_json, shard_directory
 from auditor.worker import FAILED, JobFile, Mark, read_mark
 
@@ -29,6 +30,7 @@ PRACTICE = 20
 SLOWEST_LINK = 50e6  # bytes a second that even a slow subject moves
 START_LIMIT = 180.0  # seconds for a constructor (device and communicator set-up)
 STUCK_AFTER_ERROR = 3.0  # seconds that peers may wait for a rank that raised
+AHEAD = 3  # fresh-process repeats whose libraries are loaded ahead; each holds a process with them in memory
 CELL_LIMIT = 2  # crashes or hangs in one (collective, op, format, count) cell
 
 
@@ -56,6 +58,7 @@ class ArmRunner:
     calls: int = 0
     troubles: Counter[tuple[str, str, str, int]] = field(default_factory=Counter)
     server: Server | None = None
+    ahead: deque[Server] = field(default_factory=deque)
 
     @property
     def total(self) -> int:
@@ -68,18 +71,33 @@ class ArmRunner:
         todo = [planned for planned in self.plan.trials if planned.trial.trial_id not in set(already)]
         self.done = self.total - sum(_fresh(planned) or 1 for planned in todo)
         self.attempt = next_attempt(self.run_dir, self.plan.name)
+        fresh = [planned for planned in todo if _fresh(planned)]
+        repeats = range(max((_fresh(planned) for planned in fresh), default=0))
         try:
+            self._look_ahead(len(repeats))
             self._through([planned for planned in todo if not _fresh(planned)], None)
-            fresh = [planned for planned in todo if _fresh(planned)]
-            for repeat in range(max((_fresh(planned) for planned in fresh), default=0)):
+            for repeat in repeats:
                 self._restart_server()
+                self._look_ahead(len(repeats) - repeat - 1)
                 self._through([planned for planned in fresh if repeat < _fresh(planned)], repeat)
         finally:
             self._close_server()
+            while self.ahead:
+                self.ahead.pop().close()
+
+    def _look_ahead(self, wanted: int) -> None:
+        """Servers of coming fresh-process repeats load the subject's libraries while this job runs: seconds each, for CuPy."""
+        while self.process_model == "all" and len(self.ahead) < min(wanted, AHEAD):
+            self.ahead.append(self._new_server())
+            self.ahead[-1].prepare(self.plan.backend, self.plan.options)
+
+    def _new_server(self) -> Server:
+        return Server(self.plan.env, self.run_dir / ".work" / self.plan.name / "output.log")
 
     def _restart_server(self) -> None:
         """A fork has its parent's address layout; fresh-process repeats get a new parent."""
         self._close_server()
+        self.server = self.ahead.popleft() if self.ahead else None
 
     def _close_server(self) -> None:
         if self.server is not None:
@@ -117,6 +135,7 @@ class ArmRunner:
         trials = tuple(planned.trial.trial_id for planned in queue)
         job = JobFile(self.run_dir, self.plan.name, self.attempt, trials, fresh_repeat)
         self.attempt += 1
+        note("supervisor: job asked for", arm=self.plan.name, attempt=job.attempt, fresh=fresh_repeat)
         running = self._start(job)
         watch = Watch(job, queue, self)
         try:
@@ -124,17 +143,17 @@ class ArmRunner:
         except BaseException:
             running.kill()
             raise
+        note("supervisor: job ended", arm=self.plan.name, attempt=job.attempt)
         self.calls += watch.calls
         return watch.settle(ending)
 
     def _start(self, job: JobFile) -> Running:
-        log = job.work / "output.log"
         if self.process_model == "one":
             job.work.mkdir(parents=True, exist_ok=True)
             start = MpiJob if self.needs_mpi else SpawnedJob
-            return start(self.plan.env, job, self.plan.rank_n, log)
+            return start(self.plan.env, job, self.plan.rank_n, job.work / "output.log")
         if self.server is None:
-            self.server = Server(self.plan.env, log)
+            self.server = self._new_server()
         return ServedJob(self.server, job, self.plan.rank_n)
 
     def allowance(self, planned: Planned) -> float:

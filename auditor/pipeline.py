@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,15 +20,17 @@ from typing import Any
 import click
 
 from auditor import analysis, store
-from auditor.config import Config
+from auditor.config import ArmSpec, Config
 from auditor.errors import AuditError, ConfigError, Unavailable
 from auditor.launch import ArmRunner
 from auditor.model import Capabilities
 from auditor.plan import ArmPlan, Plan, build, multicast_waiver, summary
 from auditor.processes import Server, check_room, mpiexec
+from auditor.profiling import note
 from auditor.report import Exports
 
 PROBE_LIMIT = 120.0  # seconds that a backend's probe may take
+PROBES_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,9 @@ def run(config: Config, options: RunOptions) -> int:
 def _run(config: Config, options: RunOptions) -> int:
     offers = probe_arms(config, options.arm)
     plan = build(config, capabilities_of(offers), launcher=None, probes=options.probes)
+    note("planned")
     run_dir, plan = open_run(plan, options)
+    note("plan written")
     failure, interrupted = 0, False
     try:
         for arm in plan.arms:
@@ -92,17 +97,16 @@ class Offer:
 
 def probe_arms(config: Config, only: str | None = None) -> dict[str, Offer]:
     """Ask each arm's backend, in a process of its own and in the arm's environment. Arms that multicast bars are not asked."""
-    offers = {}
-    for arm in config.arms if only is None else (config.arm(only),):
-        barred = multicast_waiver(arm, os.environ)
-        if barred:
-            offers[arm.name] = Offer("all", Unavailable(barred))
-            continue
-        offers[arm.name] = _probe(arm)
+    arms = config.arms if only is None else (config.arm(only),)
+    with ThreadPoolExecutor(PROBES_AT_ONCE) as threads:  # each waits for processes that load a library for seconds
+        offers = dict(zip((arm.name for arm in arms), threads.map(_probe, arms), strict=True))
+    note("probed", arms=len(arms))
     return offers
 
 
-def _probe(arm: Any) -> Offer:
+def _probe(arm: ArmSpec) -> Offer:
+    if barred := multicast_waiver(arm, os.environ):
+        return Offer("all", Unavailable(barred))
     with contextlib.closing(Server(arm.env, Path(os.devnull))) as server:
         answer = server.ask({"probe": arm.backend, "options": dict(arm.options)}, PROBE_LIMIT)
     if "unavailable" in answer:
@@ -171,10 +175,13 @@ def finish(run_dir: Path, options: RunOptions, *, interrupted: bool = False, mac
     A report that cannot be written costs neither the findings nor the summary: it is said in a line, with exit code 3.
     """
     store.join(run_dir)
+    note("joined")
     with store.RunReader(run_dir) as reader:
         content = analysis.analyze(reader, interrupted=interrupted, machinery_failed=machinery_failed)
     analysis.write_findings(run_dir, content)
+    note("analyzed")
     written = _reported(run_dir, options.exports)
+    note("reported")
     shutil.rmtree(run_dir / ".work", ignore_errors=True)
     _print(run_dir, content, options)
     return _with_reports(int(content["exit_code"]), written)

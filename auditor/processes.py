@@ -89,6 +89,10 @@ class Server:
             raise AuditError(f"no answer within {timeout:.0f} s; see {self.log}")
         return answer
 
+    def prepare(self, backend: str, options: Mapping[str, Any]) -> None:
+        """Let the next job's process be forked now, and load the backend's libraries while another job still runs."""
+        self.tell({"prepare": backend, "options": dict(options)})
+
     def tell(self, question: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
         try:

@@ -9,6 +9,7 @@ mpiexec, one rank's parent, which notes how the rank ended: the launcher itself 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import json
@@ -26,6 +27,7 @@ from typing import IO, Any
 from auditor.backends.base import LocalControl
 from auditor.errors import AuditError, Unavailable
 from auditor.multicast import switched_off
+from auditor.profiling import functions, note
 
 RECORD = 96  # bytes of a progress record, rewritten in place
 FAILED = 70  # exit status of a worker whose own machinery failed; its words are in the failure file
@@ -88,20 +90,22 @@ class FileProgress:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o644)
-        self._trial, self._repeat, self._calls = "-", 0, 0
+        self._trial, self._repeat, self.calls = "-", 0, 0
         self.state("S")
 
     def state(self, letter: str) -> None:
-        text = f"{letter} {time.monotonic():.6f} {self._trial} {self._repeat} {self._calls}"
+        text = f"{letter} {time.monotonic():.6f} {self._trial} {self._repeat} {self.calls}"
         os.pwrite(self._fd, text.ljust(RECORD - 1).encode() + b"\n", 0)
 
     def begin(self, trial_id: str, repeat: int) -> None:
         self._trial, self._repeat = trial_id, repeat
-        self._calls += 1
+        self.calls += 1
         self.state("C")
 
     def end(self) -> None:
         self.state("I")
+        if self.calls == 1:
+            note("worker: first call returned")
 
     def failed(self) -> None:
         self.state("E")
@@ -155,16 +159,20 @@ def run_job(job: JobFile, control: Any, rank_n: int, local_ranks: tuple[int, ...
     from auditor.plan import Plan
     from auditor.store import ShardWriter
 
-    plan = Plan.load(job.run_dir)
+    plan = Plan.load_part(job.run_dir, job.arm, job.trials)
     arm = plan.arm(job.arm)
+    note("worker: plan read")
     question = environment.not_asked_here() if node_rank else environment.ask()  # answered while the subject starts
     progress = FileProgress(job.side(local_ranks[0], "progress"))
     by_id = {planned.trial.trial_id: planned for planned in arm.trials}
     backend_class = choose(arm.backend, arm.options)
     world = World(rank_n=rank_n, local_ranks=local_ranks, node_rank=node_rank, control=control)
+    note("worker: class of the backend loaded")
     backend = backend_class(world, arm.options)
+    note("worker: backend made")
     meta = {"run_id": plan.run_id, "plan_id": plan.plan_id, "arm": job.arm, "attempt": job.attempt}
     where = {"ranks": list(local_ranks), "environment": environment.collect(gpus=question.answer())}
+    note("worker: surroundings known")
     writer = ShardWriter(job.shard(local_ranks[0]), {**meta, **where})
     try:
         assert arm.capabilities is not None
@@ -173,10 +181,15 @@ def run_job(job: JobFile, control: Any, rank_n: int, local_ranks: tuple[int, ...
         if local_ranks[0] == 0:
             (job.work / "describe.json").write_text(json.dumps(dict(backend.describe())))
         progress.state("I")
-        harness.run()
+        note("worker: arenas made", bytes=harness.nbytes)
+        with functions(f"{job.arm}.{job.attempt}.rank{local_ranks[0]}"):
+            harness.run()
+        note("worker: trials done", calls=progress.calls, trials=len(todo))
     finally:
         writer.close()
+    note("worker: shard closed")
     backend.close()
+    note("worker: backend closed")
     progress.state("D")
 
 
@@ -198,24 +211,69 @@ def guarded(job: JobFile, rank: int, body: Any) -> int:
 
 
 def _serve() -> int:
-    """Fork one child a job; say how it ended. One JSON object a line, in and out."""
+    """Fork one child a job; say how it ended. One JSON object a line, in and out.
+
+    ``prepare`` forks the next job's child ahead of its job: it loads the subject's libraries and waits.
+    """
     import auditor.harness
     import auditor.store  # noqa: F401  what every child needs is imported once
 
+    note("server: ready")
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a subject prints goes to the log, never into the protocol
+    waiting: tuple[int, int] | None = None  # a prepared child and the pipe to it
     for line in sys.stdin:
         request = json.loads(line)
         if "probe" in request:
             _answer_from_child(answers, lambda r=request: probe(r["probe"], r["options"]))
             continue
-        child = os.fork()
-        if child == 0:
-            os._exit(_child(JobFile.load(Path(request["job"])), request["rank_n"]))
+        if "prepare" in request:
+            waiting = _prepared(request["prepare"], request["options"])
+            continue
+        child, pipe = waiting or _prepared()
+        waiting = None
+        _hand_over(pipe, line)
         print(json.dumps({"pid": child}), file=answers)
         _, status = os.waitpid(child, 0)
         print(json.dumps({"status": os.waitstatus_to_exitcode(status)}), file=answers)
     return 0
+
+
+def _prepared(spec: str | None = None, options: Mapping[str, Any] | None = None) -> tuple[int, int]:
+    """(a child that waits for its job, the pipe that the job goes through). Where there is nothing to load it waits at once."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(reader)
+        return child, writer
+    status = FAILED
+    try:
+        os.close(writer)
+        die_with_parent()
+        if spec is not None:
+            _preload(spec, options or {})
+        with os.fdopen(reader) as pipe:
+            line = pipe.readline()
+        request = json.loads(line or "{}")  # nothing comes where the server ends: there is no job any more
+        status = _child(JobFile.load(Path(request["job"])), request["rank_n"]) if request else 0
+    finally:
+        os._exit(status)
+
+
+def _preload(spec: str, options: Mapping[str, Any]) -> None:
+    """What a backend loads ahead, where it has a ``preload``. Errors are told when the backend is made and meets them again."""
+    from auditor.backends.registry import choose
+
+    note("worker: begins to load ahead")
+    with contextlib.suppress(Exception):
+        getattr(choose(spec, options), "preload", lambda _options: None)(options)
+    note("worker: loaded ahead")
+
+
+def _hand_over(pipe: int, line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # it died while it waited, which its exit status says
+        os.write(pipe, line.encode())
+    os.close(pipe)
 
 
 def _answer_from_child(answers: IO[str], ask: Any) -> None:
@@ -237,7 +295,7 @@ def _answer_from_child(answers: IO[str], ask: Any) -> None:
 
 
 def _child(job: JobFile, rank_n: int) -> int:
-    die_with_parent()
+    note("worker: job begins", arm=job.arm, attempt=job.attempt, fresh=job.fresh_repeat)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return guarded(job, 0, lambda: run_job(job, LocalControl(), rank_n, tuple(range(rank_n))))

@@ -40,7 +40,12 @@ class Backend(Protocol):
 
 
 class OptionalVerbs(Protocol):
-    """Verbs present where the feature of the same row is listed; features decide, not isinstance."""
+    """Verbs present where the feature of the same row is listed; features decide, not isinstance.
+
+    Two optional class methods need no feature. ``for_options(options)`` gives the class that options mean, where one name stands
+    for two. ``preload(options)`` loads libraries and makes no context; it is called in the very process that will make the
+    backend, while another job may still run.
+    """
 
     def path(self) -> str: ...  # feature "path": what the last call really took
     def perturb(self, side_communicators: int) -> None: ...  # "history": that many alive from now on (absolute)

@@ -43,7 +43,7 @@ from auditor.backends.nccl_options import (
     offered_formats,
     process_model,
 )
-from auditor.backends.nccl_path import UNREPORTED, taken, trace, why_silent
+from auditor.backends.nccl_path import UNREPORTED, Trace, taken, trace, why_silent
 from auditor.model import OPS, Call, Capabilities, Window, World
 from auditor.mpi_control import launcher_rank_and_size
 
@@ -61,6 +61,14 @@ class Nccl:
     def for_options(cls, options: Mapping[str, Any]) -> type[Nccl]:
         """The class that the options ask for. Raises ConfigError on a wrong option."""
         return NcclOne if process_model(options) == "one" else Nccl
+
+    @classmethod
+    def preload(cls, options: Mapping[str, Any]) -> None:
+        """Load CuPy, NCCL and the driver, which takes seconds; makes no context. Raises Unavailable."""
+        _before_loading(check_options(options))
+        cupy = load_cupy()
+        load_nccl(cupy)
+        device_count(cupy)
 
     @classmethod
     def probe(cls, options: Mapping[str, Any]) -> Capabilities:
@@ -86,9 +94,7 @@ class Nccl:
 
     def __init__(self, world: World, options: Mapping[str, Any]) -> None:
         self._options = check_options(options)
-        self._trace = trace()  # before the library writes its first line
-        if most_on_one(self._options["devices"]) > 1:
-            widen_queues(os.environ)
+        self._trace = _before_loading(self._options)
         cupy = load_cupy()
         self._nccl = load_nccl(cupy)
         self.version = dotted(self._nccl.get_version())
@@ -280,6 +286,13 @@ class NcclOne(Nccl):
     def _rank_n_max(cls, gpu_n: int) -> int | None:
         """Without a launcher all processes are started on this node; with one, other nodes may have more."""
         return gpu_n if launcher_rank_and_size() is None else None
+
+
+def _before_loading(options: Mapping[str, Any]) -> Trace:
+    """Sets the variables that NCCL and CUDA read once; gives the trace of what NCCL says in this process."""
+    if most_on_one(options["devices"]) > 1:
+        widen_queues(os.environ)
+    return trace()
 
 
 def _needs_bindings(options: Mapping[str, Any]) -> str:
