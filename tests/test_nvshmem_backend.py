@@ -49,7 +49,7 @@ class Bindings(types.ModuleType):
         self.calls, self.refuse, self.room, self.heap, self.next_team = [], 0, 1 << 20, {}, 5
         self.NVSHMEMError = NVSHMEMError
         self.TeamConfig = lambda: types.SimpleNamespace(ptr=1, uniqueid=0)
-        self.team_uniqueid = lambda: types.SimpleNamespace(ptr=2, value=77)
+        self.team_uniqueid = lambda: types.SimpleNamespace(ptr=2, value=2**64 - 77)  # an id has no sign
         for name, size in SIZES.items():
             for op in ("sum", "min", "max"):
                 for kind in ("reduce", "reducescatter"):

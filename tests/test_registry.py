@@ -146,3 +146,36 @@ def test_listing_loads_no_vendor_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+class OneName(Simulator):
+    """One name for two classes, as NCCL's."""
+
+    @classmethod
+    def for_options(cls, options):
+        return OneEach if options.get("process_model") == "one" else OneName
+
+
+class OneEach(OneName):
+    process_model = "one"
+
+
+class Derived(OneName):
+    """Somebody's own, with a fault planted, say."""
+
+
+HERE = f"{__name__}:"
+
+
+def test_the_options_pick_one_of_two_classes():
+    assert registry.choose(HERE + "OneName", {}) is OneName
+    assert registry.choose(HERE + "OneName", {"process_model": "one"}) is OneEach
+
+
+def test_a_derived_class_is_not_replaced_by_what_it_is_derived_from():
+    assert registry.choose(HERE + "Derived", {}) is Derived
+
+
+def test_a_derived_class_that_cannot_do_what_the_options_ask_is_refused():
+    with pytest.raises(ConfigError, match=r"process_model is 'all', and these options ask for 'one' \(by OneEach\)"):
+        registry.choose(HERE + "Derived", {"process_model": "one"})

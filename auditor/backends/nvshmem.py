@@ -174,14 +174,14 @@ class Nvshmem:
 
         def make() -> bytes:
             self._bindings.team_get_uniqueid(unique.ptr)
-            return int(unique.value).to_bytes(8, "little", signed=True)
+            return int(unique.value).to_bytes(8, "little")  # 64 bits without a sign
 
         if not hasattr(self._bindings, "team_init"):
             raise Unsupported(f"NVSHMEM {self.version} makes no team by its members alone")
         with self._lane.device, self._told(f"team of PEs {', '.join(map(str, group))}"):
             data = self._exchange.share(group, make) if self._exchange is not None else make()
             config = self._bindings.TeamConfig()
-            config.uniqueid = int.from_bytes(data, "little", signed=True)
+            config.uniqueid = int.from_bytes(data, "little")
             handle, position = ctypes.c_int(-1), group.index(self._rank)
             size = len(group)
             self._bindings.team_init(ctypes.addressof(handle), config.ptr, UNIQUE_ID_MASK, size, position)

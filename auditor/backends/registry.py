@@ -53,11 +53,23 @@ def resolve(spec: str) -> type[Backend]:
 def choose(spec: str, options: Mapping[str, Any]) -> type[Backend]:
     """The class behind ``spec`` for these options: a backend with several process models has ``for_options(options)``.
 
-    Raises what :func:`resolve` raises, and ConfigError where the backend refuses an option.
+    A class derived from such a backend inherits that choice, which knows nothing of it: the derived class is what was asked for,
+    and is what is audited. Raises what :func:`resolve` raises, and ConfigError where the backend refuses an option, or where a
+    derived class drives its ranks in another way than the options ask.
     """
     found = resolve(spec)
     for_options = getattr(found, "for_options", None)
-    return found if for_options is None else for_options(options)
+    if for_options is None:
+        return found
+    chosen: type[Backend] = for_options(options)
+    if issubclass(chosen, found) or "for_options" in vars(found):
+        return chosen
+    if chosen.process_model != found.process_model:
+        models = f"{found.process_model!r}, and these options ask for {chosen.process_model!r}"
+        raise ConfigError(
+            f"backend {spec}: its process_model is {models} (by {chosen.__name__}); derive it from that class"
+        )
+    return found
 
 
 def listing(*, probe: bool = False) -> list[Entry]:

@@ -32,7 +32,7 @@ SUBJECTS = {"Slow": set(), "Early": {"early_return"}, "TellsTooLittle": {"false_
 def audit(folder, backend):
     """(exit code, findings) of ``auditor run`` with as many ranks as there are GPUs."""
     (folder / "c.toml").write_text(CONFIG.format(backend=backend, ranks=GPU_N))
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1]), *sys.path])}
     command = [sys.executable, "-m", "auditor", "run", "c.toml", "--out", "run"]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False)
     path = folder / "run" / "findings.json"
