@@ -113,7 +113,7 @@ def missing(shown: Sequence[str], output: str) -> str | None:
         wanted = " ".join(line.split())
         if wanted in ("", "..."):
             continue
-        pattern = re.compile(".*".join(re.escape(part) for part in wanted.split("...")))
+        pattern = re.compile(".*".join(re.escape(part) for part in re.split(r" *\.\.\. *", wanted)))
         if not any(pattern.fullmatch(one) for one in lines):
             return line
     return None

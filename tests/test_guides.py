@@ -41,7 +41,7 @@ $ auditor --version
 auditor, version ...
 $ auditor show \\
 > nowhere  # exit code 3
-auditor: ...nowhere... cannot be read...
+auditor: nowhere: ...
 ```
 ```sh needs hardware
 launch-the-rocket
@@ -118,3 +118,4 @@ def test_shown_lines_match_in_order_with_gaps() -> None:
     assert missing(["a ... c", "...", "z"], "a b c\nm\nz") is None
     assert missing(["z", "a"], "a\nz") == "a"
     assert missing(["a  b"], "a b") is None
+    assert missing(["a ... b ... c"], "a b  c") is None
