@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: audit test check bench clean
+.PHONY: audit test check bench pages clean
 
 audit: .venv/.audit
 	@$(BIN)/auditor run configs/quickstart.toml; code=$$?; \
@@ -20,6 +20,10 @@ check: .venv/.test
 bench: .venv/.test
 	$(BIN)/python benchmarks/host.py
 	$(BIN)/python benchmarks/recording.py
+
+pages: .venv/.test
+	npm install --silent --no-package-lock --prefix tests/accessibility
+	$(BIN)/python -m pytest tests/test_accessibility.py
 
 .venv/.python:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'

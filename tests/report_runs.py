@@ -17,7 +17,7 @@ from auditor.analysis import write_findings
 from auditor.model import Call, Evidence, Family, Finding, Observation, Planned, Trial, Verdict
 from auditor.plan.records import ArmPlan, Plan
 
-VOID = {"meta", "br", "img", "link", "input", "hr"}
+VOID = {"meta", "br", "img", "link", "input", "hr", "col"}
 NASTY = "<b>&\"'</b><script>alert(1)</script>\x1b[2J\x00"
 
 
@@ -191,5 +191,5 @@ def checked(run_dir: Path) -> tuple[Page, str]:
     assert not re.search(r"https?:|//[a-z]|@import|<script|<link|<img|\bon[a-z]+=", text)
     assert all(value.startswith("#p-") for value in re.findall(r"url\(([^)]*)\)", text))
     assert found.tags["h1"] == found.tags["title"] == found.tags["main"] == 1
-    assert found.tags["figcaption"] == found.tags["figure"] == 3
+    assert found.tags["figcaption"] == found.tags["figure"] >= 3
     return found, text

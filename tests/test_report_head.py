@@ -134,10 +134,17 @@ def test_arms_of_one_subject_are_named_together() -> None:
     assert head.subjects(many).endswith("b7 on 7 ranks (a7); and 2 more")
 
 
-def test_the_worst_is_named_by_arm_and_probe_and_the_rest_is_counted() -> None:
-    rows = [found("FAIL", f"F{n}", f"arm{n}") for n in range(5)] + [found("INFORMATION", "F9")]
+def test_the_worst_is_named_by_probe_with_its_arms_and_the_rest_is_counted() -> None:
+    rows = [found("FAIL", f"F{n}", f"arm{n}", probe=f"probe{n // 4}") for n in range(20)] + [
+        found("INFORMATION", "F99")
+    ]
     told = head.worst_lines(rows, Labels(rows))
-    assert [(one["arm"], one["finding"]) for one in told["lines"]] == [("arm0", "F0"), ("arm1", "F1"), ("arm2", "F2")]
+    assert [(one["arms"], one["finding"]) for one in told["lines"]] == [
+        ("arm0, arm1, arm2, … (4 in all)", "F0"),
+        ("arm4, arm5, arm6, … (4 in all)", "F4"),
+        ("arm8, arm9, arm10, … (4 in all)", "F8"),
+    ]
+    assert told["lines"][0]["gist"] == "foreign_read F0 and 3 more: claim of F0."
     assert told["more"] == 2
     assert head.worst_lines([found("PASS")], Labels([])) == {"lines": [], "more": 0}
 

@@ -27,7 +27,7 @@ from auditor.report.words import (
 )
 from auditor.store import RunReader
 
-WORST = 3  # (arm, probe) pairs of the worst verdict that the first screen names
+WORST = 3  # probes whose worst findings the first screen names
 SUBJECTS = 6  # subjects that it names
 VERSION = re.compile(r"version|^numpy$|mpi4py|nccl|nvshmem|cuda|cupy|driver|gpu|device|standard", re.IGNORECASE)
 
@@ -88,15 +88,21 @@ def subject(arm: Mapping[str, Any]) -> str:
 
 
 def worst_lines(rows: Sequence[Row], labels: Labels) -> dict[str, Any]:
-    """What the run's worst verdict amounts to, by arm and probe, and how many more there are. PASS and WAIVED need no words."""
+    """What the run's worst verdict amounts to, a line a probe with its arms, and how many more there are. PASS and WAIVED need
+    no words.
+    """
     verdict = worst_of(rows)
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
         if verdict_of(row) is verdict and verdict not in (Verdict.PASS, Verdict.WAIVED):
-            groups.setdefault((one_line(row.get("arm", "")), one_line(row.get("probe", ""))), []).append(row)
+            groups.setdefault(one_line(row.get("probe", "")), []).append(row)
     told = [
-        {"arm": arm, "finding": str(some[0].get("id", "")), "gist": gist(some, labels)}
-        for (arm, _), some in groups.items()
+        {
+            "arms": listed(dict.fromkeys(one_line(row.get("arm", "")) for row in some), 3),
+            "finding": str(some[0].get("id", "")),
+            "gist": gist(some, labels),
+        }
+        for some in groups.values()
     ]
     return {"lines": told[:WORST], "more": max(0, len(told) - WORST)}
 

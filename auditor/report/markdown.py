@@ -40,7 +40,7 @@ def text(run: RunFacts) -> str:
 def _head(run: RunFacts, labels: Labels) -> list[str]:
     worst = worst_lines(run.rows, labels)
     lines = [f"## {run.verdict}: {_cut(run.title)}", "", f"{VERDICT_WORDS[run.verdict]}. {_counts(run)}", ""]
-    lines += [f"- **{_md(one['arm'])}**: {_cut(one['gist'])}" for one in worst["lines"]]
+    lines += [f"- **{_md(one['arms'])}**: {_cut(one['gist'])}" for one in worst["lines"]]
     lines += [f"- and {worst['more']} more, in the table"] if worst["more"] else []
     where = listed(run.hosts, 4) or NO_HOST
     audited = f"**Audited:** {_cut(subjects(run.arms) or 'no arm')}. On {_md(where)}, {_md(day(run.environment.get('date')))}."
