@@ -64,6 +64,6 @@ def markdown_table(table: Table) -> Iterator[str]:
 def escaped(text: str) -> str:
     """Text that stays itself in Markdown: no table cell ends early, nothing becomes markup or HTML."""
     safe = clean(text).replace("\\", "\\\\")
-    for mark in "|*_`[]#":
+    for mark in "|*`[]#":  # an underscore within a word is no markup
         safe = safe.replace(mark, f"\\{mark}")
     return safe.replace("<", "&lt;").replace("\n", " ")
