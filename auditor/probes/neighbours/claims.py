@@ -196,8 +196,8 @@ def _by_call(found: Cell, flips: tuple[int, int]) -> Finding:
             "results change between identical calls, and more often when neighbours are drawn anew"
         )
     claim = (
-        f"{found.start}: results are rounded by a generator that goes on from call to call: {100 * share:.1f} % of inexact sums change between "
-        f"identical calls, and no more of them when neighbours are drawn anew."
+        f"{found.start}: results are rounded by a generator that goes on from call to call: {100 * share:.1f} % of inexact sums "
+        "change between identical calls, and no more of them when neighbours are drawn anew."
     )
     limits = (
         f"A dependence on neighbours that changes fewer results than the generator does is not excluded. {RANGE_LIMIT}"
