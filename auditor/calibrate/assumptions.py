@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from auditor.calibrate.measured import Measured
+from auditor.calibrate.measured import Measured, Models
 from auditor.calibrate.planted import Law
 
 CANCELS = 4.0  # sum of magnitudes over the sum: past it two leading bits are lost, and an ulp of the result says little
-UNCERTAIN = 0.01  # ulp by which a reference may itself be off
+UNCERTAIN = 0.01  # of an ulp, or of an absolute bound, by which a reference may itself be off
 Assumption = dict[str, Any]
 
 
 def assumptions(
-    measured: Measured, rows: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]
+    measured: Measured, legal: Models, rows: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]
 ) -> list[Assumption]:
     """Name, whether it holds (None: cannot be told), and what that means here."""
     return [
-        *([] if measured.absolute is not None else [_coverage(rows, held_out)]),
+        *([] if measured.absolute is not None else [_coverage(measured, rows, held_out)]),
         _cancellation(measured),
         _reference(measured),
         _repeats(measured),
-        _orders_differ(rows),
-        _finite_set(measured),
+        *([] if measured.absolute is not None else [_orders_differ(measured, rows)]),
+        _finite_set(legal),
     ]
 
 
@@ -33,13 +33,17 @@ def _said(name: str, holds: bool | None, says: str) -> Assumption:
     return {"name": name, "holds": holds, "says": says}
 
 
-def _coverage(rows: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]) -> Assumption:
-    """For exchangeable orders one more exceeds the worst of k with probability 1 / (k + 1) at most; no margin changes that."""
-    k = len(rows)
+def _coverage(
+    measured: Measured, rows: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]
+) -> Assumption:
+    """Of k + 1 exchangeable orders the last is the farthest with a probability of 1 / (k + 1) at most; no margin enters that."""
+    name, k = "coverage of margin x worst", len(rows)
+    if measured.trees == 1:
+        return _said(name, True, "Two terms have one order, so that the calibration has seen every one.")
     says = (
         f"The bound is a margin times the largest of {k} observed maxima, an extreme-value statistic. If orders are "
-        f"exchangeable, one more exceeds the largest of {k} with a probability of up to {1 / (k + 1):.3g}; what the margin adds "
-        "to that rests on the tail of a distribution that nobody knows."
+        f"exchangeable, one more exceeds the largest of {k} with a probability of up to {1 / (k + 1):.3g}, averaged over what "
+        f"the {k} may have been; what the margin adds to that rests on the tail of a distribution that nobody knows."
     )
     for group in held_out:
         beyond, over = group["beyond_calibrated_worst"], group["rejected_orders"]["measured"]
@@ -47,7 +51,7 @@ def _coverage(rows: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str,
             f" Held out, {group['group']}: {beyond['count']:,} of {group['orders']:,} orders lie beyond that largest one, and "
             f"{over['count']:,} beyond the bound (95 %: {over['low']:.3g} to {over['high']:.3g})."
         )
-    return _said("coverage of margin x worst", False, says)
+    return _said(name, False, says)
 
 
 def _cancellation(measured: Measured) -> Assumption:
@@ -85,6 +89,10 @@ def _reference(measured: Measured) -> Assumption:
             None,
             f"The reference is what {reference.kind} gives in binary64; how far it is off is not known here.",
         )
+    if measured.absolute is not None:
+        far = off * float(np.max(reference.ulp, initial=0.0))
+        says = f"A binary64 product: off by {far:.2g} at the very worst, {far / measured.absolute:.2g} of the bound."
+        return _said(name, far <= UNCERTAIN * measured.absolute, says)
     says = f"A binary64 sum in one stated order: off by {off:.2g} ulp of {reference.fmt.name} at the very worst."
     return _said(name, off <= UNCERTAIN, says)
 
@@ -102,19 +110,19 @@ def _repeats(measured: Measured) -> Assumption:
     )
 
 
-def _orders_differ(rows: Sequence[Mapping[str, Any]]) -> Assumption:
-    different = len({row["digest"] for row in rows})
-    says = f"{len(rows)} orders gave {different} different outputs."
-    if different < 2 and len(rows) > 1:
-        says += (
-            " Other orders were asked for, but none of them changed a bit: their distance says nothing of other orders."
-        )
-    return _said("the orders really differ", different > 1, says)
+def _orders_differ(measured: Measured, rows: Sequence[Mapping[str, Any]]) -> Assumption:
+    name, different = "the orders really differ", len({row["digest"] for row in rows})
+    if measured.trees == 1:
+        return _said(name, None, "Two terms have one order: a + b is b + a, bit by bit.")
+    if different > 1:
+        return _said(name, True, f"{len(rows)} orders gave {different} different outputs.")
+    says = f"All of {len(rows)} orders gave the same bits: their distance says nothing of other orders."
+    return _said(name, False, says)
 
 
-def _finite_set(measured: Measured) -> Assumption:
-    known = measured.legal.codes is not None
-    says = f"{measured.legal.says}. " + (
+def _finite_set(legal: Models) -> Assumption:
+    known = legal.codes is not None
+    says = f"{legal.says}. " + (
         "Membership in it is preferred to any distance: it accepts every legal output and nothing else."
         if known
         else "So no set of legal outputs stands beside the bound."

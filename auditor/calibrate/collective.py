@@ -163,34 +163,27 @@ class Collective:
                 orders=orders,
                 gates=_gates(run.findings),
                 replay=known_schedule(outputs[0]),
-                legal=self._legal(trial, orders),
+                legal=self._legal(trial),
                 held_out=self._held_out(trial, target, held_out),
                 directed=True,
                 repeats=all(_same_twice(view, mine) for view in views),
                 environment=run.reader.environment,
                 run_id=run.reader.run_id,
+                trees=tree_count(self.ranks),
             )
 
-    def _legal(self, trial: Trial, orders: Mapping[str, Codes]) -> Models:
-        """Every legal output, where the trees can be listed and the library's own outputs are all among them."""
+    def _legal(self, trial: Trial) -> Models:
+        """Every legal output, where the trees can be listed."""
         n, models = self.ranks, model_count(self.fmt, self.ranks)
         if models > MODELS_MAX + 1:
             return Models(None, f"{n} terms have {tree_count(n):,} trees, too many to be tried one by one")
         if models * trial.send_count > LEGAL_ELEMENTS:
-            return Models(
-                None,
-                f"{models:,} models of {trial.send_count:,} elements are too many to be kept; ask for a smaller --count",
-            )
+            many = f"{models:,} models of {trial.send_count:,} elements are too many to be kept"
+            return Models(None, f"{many}; ask for a smaller --count")
         codes = legal_outputs(self.fmt, terms(trial, 0, 0, trial.send_count))
         kept = " and ".join(fmt.name for fmt in accumulators(self.fmt))
-        words = f"all {tree_count(n):,} trees over {n} terms with sums kept in {kept}, and one fused sum, rounded to nearest"
-        for name, output in orders.items():
-            outside = int(np.count_nonzero(~(codes == output).any(axis=0)))
-            if outside:
-                return Models(
-                    None, f"order {name} has {outside:,} outputs that are none of {words}: the library rounds otherwise"
-                )
-        return Models(codes, f"{words}: {len(codes):,} models, and every output of the calibration is one of theirs")
+        says = f"All {tree_count(n):,} trees over {n} terms with sums kept in {kept}, and one fused sum, rounded to nearest"
+        return Models(codes, says)
 
     def _held_out(self, trial: Trial, target: Sequence[Codes], n: int) -> Iterator[HeldOut]:
         for codes in target:

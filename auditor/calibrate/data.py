@@ -40,8 +40,9 @@ def check_distribution(text: str, fmt: Format, terms: int) -> None:
 def rows(text: str, fmt: Format, seed: int, terms: int, n: int) -> Rows:
     """Terms of ``n`` sums, shape (terms, n), dtype the format's.
 
-    ``uniform``: multiples of 2**-24 on (0, 1]; ``exponential``: -log of (w + 1/2) / 2**32, rounded to the format; term k of sum i
-    draws the word w at index k * n + i. A family of ``inputs``: contributor k sends term k. Raises ConfigError.
+    ``uniform``: multiples of 2**-24 (binary32) or 2**-53 (binary64) on (0, 1]; ``exponential``: -log of (w + 1/2) / 2**32,
+    rounded to the format; term k of sum i draws the word w at index k * n + i. A family of ``inputs``: contributor k sends
+    term k. Raises ConfigError.
     """
     check_distribution(text, fmt, terms)
     out: Rows = np.empty((terms, n), f"f{fmt.itemsize}")
@@ -52,13 +53,24 @@ def rows(text: str, fmt: Format, seed: int, terms: int, n: int) -> Rows:
         return out
     flat, source = out.reshape(-1), Stream(seed, 0, WEIGHT_STREAM)
     for start in range(0, len(flat), BLOCK):
-        words = source.words(start, min(start + BLOCK, len(flat)))
-        flat[start : start + BLOCK] = _uniform(words) if text == "uniform" else _exponential(words)
+        stop = min(start + BLOCK, len(flat))
+        words = source.words(start, stop)
+        if text == "uniform":
+            flat[start:stop] = _uniform(words) if fmt.bits == 32 else _uniform53(words, source.words(start, stop, 1))
+        else:
+            flat[start:stop] = _exponential(words)
     return out
 
 
 def _uniform(words: npt.NDArray[np.uint32]) -> Rows:
     return ((words >> np.uint32(8)) + np.uint32(1)).astype(np.float64) * 2.0**-24
+
+
+def _uniform53(high: npt.NDArray[np.uint32], low: npt.NDArray[np.uint32]) -> Rows:
+    """The high word's bits above 21 of the low one."""
+    return (((high.astype(np.uint64) << np.uint64(21)) | (low >> np.uint32(11))) + np.uint64(1)).astype(
+        np.float64
+    ) * 2.0**-53
 
 
 def _exponential(words: npt.NDArray[np.uint32]) -> Rows:

@@ -20,6 +20,7 @@ DEVICES = ("cpu", "cuda")
 DRIVER = Path("/proc/driver/nvidia/version")
 LIMIT_BYTES = (1 << 20, 1 << 28)  # least and most that a copy is timed with
 HOST_HEADROOM = 8.0  # caches are read several times as fast as they are copied, never eight times
+HOST_LEAST = 100e9  # bytes a second: a machine that is busy with something else copies slowly, but is no slower machine
 CACHED_HEADROOM = 4.0  # a GPU's second-level cache over its memory
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 Array = npt.NDArray[Any]
@@ -77,8 +78,10 @@ class Host:
     def limit(self, nbytes: int) -> tuple[float, str]:
         size = min(max(nbytes, LIMIT_BYTES[0]), LIMIT_BYTES[1])
         measured = host_copy_rate(size)
-        says = f"{HOST_HEADROOM:g} times the {measured / 1e9:.3g} GB/s at which all cores together copy {size:,} bytes here"
-        return HOST_HEADROOM * measured, says
+        if HOST_HEADROOM * measured < HOST_LEAST:
+            return HOST_LEAST, "what any host's caches may give; this one copies more slowly now"
+        told = f"{measured / 1e9:.3g} GB/s at which all cores together copy {size:,} bytes here"
+        return HOST_HEADROOM * measured, f"{HOST_HEADROOM:g} times the {told}"
 
     def describe(self) -> dict[str, Any]:
         return {"device": cpu_model(), "library": {"numpy": np.__version__}}

@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 
 from auditor.calibrate.device import Array, Device
+from auditor.calibrate.reference import Reference
+from auditor.calibrate.rules import PERCENT, Mask, a_priori_slack
 from auditor.model import Codes, Verdict
 from auditor.numerics.formats import Format
 from auditor.probes.values import F64, to_float64
 
-REPEATS = 5  # calls whose times are looked at
+REPEATS, REPEATS_LEAST = 5, 2  # calls whose times are looked at; the least where they are slow
+PATIENCE = 8.0  # seconds of calls after which no more are made
 EARLY_REPEATS = 3
 SAMPLE = 256  # elements at the end of the output that are looked at first
-LINGER = (0.25, 5.0)  # least and most seconds that an output is watched after the return
+LINGER = (0.25, 2.0)  # least and most seconds that an output is watched after the return
 SLACK = 1e-3  # seconds by which the two clocks may differ whatever the ratio
 
 
@@ -95,16 +98,35 @@ def every_element_written(subject: Subject) -> Gate:
     return Gate("unwritten", Verdict.PASS, f"All {subject.n:,} elements are written over two different poisons.")
 
 
-def read_again(fmt: Format, earlier: Codes, now: Codes, was: F64, should: F64, slack: F64 | None = None) -> Gate:
-    """``earlier``: the output for other data in the same memory, ``was`` what was right then; ``now``: that for the data that
-    replaced it there, ``should`` what is right now; all of shape (n,). ``slack``: the largest legal error, where it is known.
+@dataclass(frozen=True, slots=True, eq=False)
+class Right:
+    """What is right for some data, shape (n,). ``slack``: the largest legal error, where it is known."""
 
-    Stale: the very bits of before, and nearer to what was right then than to what is right now.
+    value: F64
+    slack: F64 | None = None
+
+    @staticmethod
+    def of(reference: Reference) -> Right:
+        known = reference.magnitude is not None
+        return Right(reference.value, a_priori_slack(reference, directed=True) if known else None)
+
+    def near(self, value: F64) -> Mask:
+        """Elements within the slack; within 1 % where it is not known."""
+        allowed = PERCENT * np.abs(self.value) if self.slack is None else self.slack
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.abs(value - self.value) <= allowed, np.bool_)
+
+
+def read_again(fmt: Format, earlier: Codes, was: Right, now: Codes, should: Right) -> Gate:
+    """``earlier``: the output for other data in the same memory; ``now``: that for the data that replaced it there.
+
+    Stale: the very bits of before, which were right then, and are nearer to what was right then than to what is right now.
     """
     value = to_float64(fmt, now)
     with np.errstate(invalid="ignore"):
-        stale = (now == earlier) & (np.abs(value - was) < np.abs(value - should))
-        wrong = ~(np.abs(value - should) <= slack) if slack is not None else np.zeros(len(now), np.bool_)
+        nearer = np.abs(value - was.value) < np.abs(value - should.value)
+    stale = (now == earlier) & was.near(value) & nearer
+    wrong = ~should.near(value) if should.slack is not None else np.zeros(len(now), np.bool_)
     for kind, mask, words in (
         (
             "stale_term",
@@ -119,14 +141,25 @@ def read_again(fmt: Format, earlier: Codes, now: Codes, was: F64, should: F64, s
     return Gate("stale_term", Verdict.PASS, "Replaced in the same memory, the input is read again.")
 
 
+def inputs_unchanged(found: Array, given: Array) -> Gate:
+    """The inputs after some calls against what was laid down, byte for byte."""
+    changed = int(np.count_nonzero(found.view(np.uint8) != given.view(np.uint8)))
+    if changed:
+        says = f"{changed:,} bytes of the input are not what was laid down: the workload writes to it."
+        return Gate("send_modified", Verdict.FAIL, says, {"bytes": changed})
+    return Gate("send_modified", Verdict.PASS, "The input is as it was laid down, byte for byte.")
+
+
 def complete_on_return(subject: Subject) -> Gate:
     """The output right after the return, its end first, against what stands there after everything has come to rest."""
     late, watched = 0, 0.0
-    for _ in range(EARLY_REPEATS):
+    spent, calls = 0.0, 0
+    while calls < EARLY_REPEATS and (not calls or spent < PATIENCE):
         out = subject.blank(subject.poisons()[0])
         began = time.perf_counter()
         subject.call(out)
         took = time.perf_counter() - began
+        spent, calls = spent + took, calls + 1
         # The end alone is read within microseconds; both are contiguous, so that no kernel queues behind the subject's own.
         glimpses = [subject.codes(subject.device.peek(part)) for part in (out[-SAMPLE:], out)]
         watched = max(watched, min(max(LINGER[0], 3 * took), LINGER[1]))
@@ -138,7 +171,7 @@ def complete_on_return(subject: Subject) -> Gate:
             "stands there once everything has come to rest."
         )
         return Gate("early_return", Verdict.FAIL, says, {"elements": late, "watched_seconds": round(watched, 3)})
-    says = f"Nothing changes in the {watched:.3g} s after the return, in {EARLY_REPEATS} calls."
+    says = f"Nothing changes in the {watched:.3g} s after the return, in {calls} calls."
     return Gate("early_return", Verdict.PASS, says, {"watched_seconds": round(watched, 3)})
 
 
@@ -155,15 +188,16 @@ def honest_time(subject: Subject) -> Gate:
     if says:
         return Gate("false_time", Verdict.FAIL, says, told)
     rate = subject.nbytes / min(own) / 1e9
-    says = f"The claimed times agree with the host's clock in {REPEATS} calls; {rate:.3g} GB/s is below the limit ({known})."
+    says = f"The claimed times agree with the host's clock in {len(own)} calls; {rate:.3g} GB/s is below the limit ({known})."
     return Gate("false_time", Verdict.PASS, says, told)
 
 
 def _times(subject: Subject) -> tuple[list[float], list[float | None]]:
     """(host clock, own clock) of some calls, the host's from before the call until its results are complete."""
     out = subject.blank(0)
-    host, own = [], []
-    for _ in range(REPEATS):
+    host: list[float] = []
+    own: list[float | None] = []
+    while len(host) < REPEATS and (len(host) < REPEATS_LEAST or sum(host) < PATIENCE):
         subject.device.settle()
         began = time.perf_counter()
         claimed = subject.call(out)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from auditor import environment
 from auditor.calibrate import held_out, planted
 from auditor.calibrate.assumptions import assumptions, planting
-from auditor.calibrate.measured import Measured, Workload
+from auditor.calibrate.measured import Measured, Models, Workload
 from auditor.calibrate.planted import Law
 from auditor.calibrate.record import sealed
 from auditor.calibrate.reference import Reference
@@ -50,7 +50,8 @@ def _record(measured: Measured, margin: float, law: Law, errors: npt.NDArray[np.
     reference = measured.reference
     rows = [order_row(name, codes, reference) for name, codes in measured.orders.items()]
     bound = bound_of(rows, measured, margin)
-    known = known_of(bound, measured)
+    legal = fitting(measured)
+    known = known_of(bound, measured, legal.codes)
     every = rules(reference, known)
     index = sample(len(reference))
     few = rules(reference.at(index), known.at(index))
@@ -73,7 +74,7 @@ def _record(measured: Measured, margin: float, law: Law, errors: npt.NDArray[np.
         "curves": planted.curves(reference.fmt, few, base),
         "held_out": others,
         "replay": measured.replay.says,
-        "assumptions": assumptions(measured, rows, others),
+        "assumptions": assumptions(measured, legal, rows, others),
         "gates": [gate.to_json() for gate in measured.gates],
         "verdict": str(worst_gate(measured)),
         "environment": dict(measured.environment) or environment.collect(),
@@ -115,7 +116,7 @@ def bound_of(rows: Sequence[Mapping[str, Any]], measured: Measured, margin: floa
     """
     for row in rows:
         if row["nan"]:
-            trouble = [gate.says for gate in measured.gates if gate.verdict is Verdict.FAIL]
+            trouble = [f"{gate.kind}: {gate.says}" for gate in measured.gates if gate.verdict is Verdict.FAIL]
             where = f"{measured.conditions['workload']}: order {row['order']}"
             words = f"gives NaN at {row['nan']:,} of {row['elements']:,} elements, so nothing can be measured."
             raise Unmeasurable(" ".join([where, words, *trouble]))
@@ -133,14 +134,28 @@ def bound_of(rows: Sequence[Mapping[str, Any]], measured: Measured, margin: floa
     }
 
 
-def known_of(bound: Mapping[str, Any], measured: Measured) -> Known:
+def fitting(measured: Measured) -> Models:
+    """The listed legal outputs, where every output of the calibration is one of them: else the models are not the library's."""
+    listed = measured.legal
+    if listed.codes is None:
+        return listed
+    for name, output in measured.orders.items():
+        outside = int(np.count_nonzero(~(listed.codes == output).any(axis=0)))
+        if outside:
+            words = f"but order {name} has {outside:,} outputs that are none of them: the library rounds otherwise"
+            return Models(None, f"{listed.says}: {len(listed.codes):,} models, {words}")
+    words = f"{len(listed.codes):,} models, and every output of the calibration is one of theirs"
+    return Models(listed.codes, f"{listed.says}: {words}")
+
+
+def known_of(bound: Mapping[str, Any], measured: Measured, legal: Codes | None) -> Known:
     """What the rules may rest on, for a bound of a record."""
     return Known(
         steps=bound.get("ulp_steps"),
         absolute=bound.get("absolute"),
         directed=measured.directed,
         replay=measured.replay.codes,
-        legal=measured.legal.codes,
+        legal=legal,
     )
 
 
@@ -154,8 +169,10 @@ def applied(record: Mapping[str, Any], measured: Measured) -> tuple[Verdict, lis
 
     FAIL where a gate fails or any of these rejects an element.
     """
-    reference, known = measured.reference, known_of(record["bound"], measured)
     named = ("measured", "absolute", "a_priori", "legal_outputs")
+    listed = any(rule["name"] == "legal_outputs" for rule in record["rules"])
+    reference = measured.reference
+    known = known_of(record["bound"], measured, measured.legal.codes if listed else None)
     chosen = [rule for rule in rules(reference, known) if rule.name in named]
     lines = [f"{gate.kind}: {gate.says}" for gate in measured.gates if gate.verdict is Verdict.FAIL]
     for row in measured.checks:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auditor.calibrate.device import Device, blas, open_device
-from auditor.calibrate.gates import Subject, complete_on_return, every_element_written, honest_time, read_again
+from auditor.calibrate.gates import Right, Subject, complete_on_return, every_element_written, honest_time, read_again
 from auditor.calibrate.held_out import HeldOut
 from auditor.calibrate.measured import Measured, Models
 from auditor.calibrate.reference import FLOAT64, Reference, sums_of_float64
@@ -90,7 +90,7 @@ class Matmul:
             orders={f"check {o.checks}": kept.output},
             gates=bench.gates(),
             replay=Models(None, "the order inside the library's product is not known"),
-            legal=Models(None, f"a sum of {o.size:,} products has more orders than can be listed"),
+            legal=Models(None, f"A sum of {o.size:,} products has more orders than can be listed"),
             held_out=self._held_out(kept, held_out),
             repeats=bench.repeats(kept),
             absolute=o.bound,
@@ -138,7 +138,7 @@ class _Bench:
             host_product(options.chunks) if device.kind == "cpu" else GpuProduct(device, options.chunks, shape)
         )
         self.a, self.b = pinned(device, shape), pinned(device, shape)
-        self.earlier: tuple[Codes, Values] | None = None
+        self.earlier: tuple[Codes, Right] | None = None
         self._gates: list[Any] = []
 
     def check(self, seed: int) -> _Check:
@@ -174,8 +174,8 @@ class _Bench:
     def _stale(self, output: Codes, exact: Values) -> None:
         """Between the first two checks, in the same memory."""
         if self.earlier is not None and not self._gates:
-            self._gates.append(read_again(self.fmt, self.earlier[0], output, self.earlier[1], exact))
-        self.earlier = (output, exact) if not self._gates else None
+            self._gates.append(read_again(self.fmt, *self.earlier, output, Right(exact)))
+        self.earlier = (output, Right(exact)) if not self._gates else None
 
     def _cut(self, output: Codes) -> Codes:
         size, side = self.options.size, min(SIDE, self.options.size)

@@ -28,7 +28,8 @@ class Measured:
     that errors are planted in. ``replay``: the first order's additions done again. ``legal``: every legal output, shape
     (models, n). ``directed``: additions need not round to nearest. ``repeats``: whether the first order gave the same bits
     twice; None: not tried. ``absolute``: a bound that was written down beforehand. ``checks``: measured errors of checks on
-    fresh inputs, a row each. ``environment``, ``run_id``: of the recorded run, where there is one.
+    fresh inputs, a row each. ``environment``, ``run_id``: of the recorded run, where there is one. ``trees``: how many orders of
+    addition there are; None: more than can be counted.
     """
 
     conditions: Mapping[str, Any]
@@ -44,6 +45,7 @@ class Measured:
     checks: Sequence[Mapping[str, Any]] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
     run_id: str = ""
+    trees: int | None = None
 
     @property
     def first(self) -> Codes:

@@ -66,28 +66,38 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def differences(bound: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """One line for each condition of ``here`` that is not that of the bound, or that the bound does not have, and the reverse.
+    """One line for each condition of ``here`` that is not that of the bound, or that only one of them has.
 
-    Only the top-level conditions that ``here`` names are compared, so that what is asked for can be refused before anything runs.
+    Only the top-level conditions that ``here`` names are compared, so that what is asked for can be refused before anything
+    runs. Of another workload nothing else is told.
     """
-    mine = dict(_flat({key: bound.get(key) for key in here}))
-    theirs = dict(_flat(plain(here)))
-    return [_line(key, mine, theirs) for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]
+    now = plain(here)
+    lines = list(_unlike("", {key: bound[key] for key in now if key in bound}, now))
+    other = [line for line in lines if line.startswith("workload: ")]
+    return other or lines
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, value
-
-
-def _line(key: str, bound: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    was, now = (_shown(values[key]) if key in values else "nothing" for values in (bound, here))
-    return f"{key}: {now} here; the bound was measured with {was}"
+def _unlike(name: str, was: Any, now: Any) -> Iterator[str]:
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        for key in sorted({*was, *now}):
+            inner = f"{name}.{key}" if name else str(key)
+            if key not in now:
+                yield f"{inner}: not here; the bound was measured with it"
+            elif key not in was:
+                yield f"{inner}: {_shown(now[key])} here; the bound was measured without it"
+            else:
+                yield from _unlike(inner, was[key], now[key])
+    elif was != now:
+        yield f"{name}: {_shown(now)} here; the bound was measured with {_shown(was)}"
 
 
 def _shown(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    parts = (
+        value
+        if isinstance(value, list)
+        else [f"{k} {v}" for k, v in value.items()]
+        if isinstance(value, Mapping)
+        else []
+    )
+    text = ", ".join(map(str, parts)) if parts else str(value)
     return text if len(text) <= 120 else f"{text[:117]}..."

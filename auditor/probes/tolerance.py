@@ -48,7 +48,7 @@ def plan(scope: Scope) -> Iterator[tuple[Trial, int]]:
     yield from plan_ways(scope, WAYS)
 
 
-def plan_ways(scope: Scope, ways: int) -> Iterator[tuple[Trial, int]]:
+def plan_ways(scope: Scope, ways: int, repeats: int = 1) -> Iterator[tuple[Trial, int]]:
     """The same with at most ``ways`` ways. The first is the plain one, each rank with its own data."""
     for call in scope.calls():
         count = scope.telling_counts(1)[0]
@@ -60,7 +60,7 @@ def plan_ways(scope: Scope, ways: int) -> Iterator[tuple[Trial, int]]:
                 call=call, rank_n=scope.arm.ranks, family=family, seed=scope.sweep.seed[0],
                 send_shift=shift[0], recv_shift=shift[1],
             ).with_(count=count)  # fmt: skip
-            yield from ((base.with_(active=way), 1) for way in laid_out(len(base.members), ways))
+            yield from ((base.with_(active=way), repeats) for way in laid_out(len(base.members), ways))
 
 
 def laid_out(members: int, ways: int) -> list[str]:

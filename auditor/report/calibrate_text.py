@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from auditor.report.words import number, percent
+from auditor.report.words import number, percent, plural
 
 HEAD = ("rule", "planted errors accepted", "legal orders rejected", "blind up to")
 
@@ -70,7 +70,7 @@ def blind_text(curves: Mapping[str, Any], rule: str) -> str:
     """The largest planted size, in steps and in percent, of which more than half is accepted."""
     steps = _largest(curves["steps"], rule, curves["of"])
     relative = _largest(curves["percent"], rule, curves["of"])
-    words = [f"{number(steps)} steps" if steps else "", f"{relative:g} %" if relative else ""]
+    words = [plural(steps, "step") if steps else "", f"{relative:g} %" if relative else ""]
     return ", ".join(word for word in words if word) or "nothing"
 
 
