@@ -50,10 +50,6 @@ class DriverFabric(SwitchFabric):
 
     def allocate(self, nbytes: int) -> dict[int, Any]:
         """As Fabric.allocate: on each GPU memory bound to one multicast object."""
-        if forbidden := multicast_forbidden(
-            os.environ
-        ):  # asked when this backend was made; once more, right where it counts
-            raise Unavailable(f"a CUDA multicast object cannot be made: {forbidden}")
         numbers = {rank: int(self.lanes[rank].device.id) for rank in self.lanes}
         size, grain = self._size(nbytes, list(numbers.values()))
         whole = self._object(size, list(numbers.values()))
@@ -93,6 +89,9 @@ class DriverFabric(SwitchFabric):
         return placed
 
     def _object(self, size: int, numbers: list[int]) -> Any:
+        """The multicast object of these GPUs. Asked when this backend was made; asked once more, right where it counts."""
+        if forbidden := multicast_forbidden(os.environ):
+            raise Unavailable(f"a CUDA multicast object cannot be made: {forbidden}")
         whole = self._call("cuMulticastCreate", self._wanted(size, len(numbers)))
         self._undo.append(lambda: self._call("cuMemRelease", whole))
         for number in numbers:
