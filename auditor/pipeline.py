@@ -233,17 +233,20 @@ def show_plan(config: Config, arm: str | None) -> int:
     return 0
 
 
-def analyze_run(run_dir: Path, options: RunOptions) -> int:
-    """``auditor analyze``: findings.json again, from the recorded bytes."""
-    with store.RunReader(run_dir) as reader:
+def analyze_run(run_dir: Path, options: RunOptions, *, recompute: bool = False) -> int:
+    """``auditor analyze``: findings.json again, from the recorded bytes. ``recompute``: nothing that was counted while recording
+    is taken over, and it must agree; exit 3 where it does not.
+    """
+    with store.RunReader(run_dir, recompute=recompute) as reader:
         content = analysis.analyze(reader)
-        for problem in reader.problems:
+        differing = list(analysis.disagreements(reader)) if recompute else []
+        for problem in (*reader.problems, *differing):
             say(problem)
         directory = reader.directory
     analysis.write_findings(directory, content)
     written = _reported(directory, options.exports, page=False)
     _print(directory, content, options)
-    return _with_reports(int(content["exit_code"]), written)
+    return 3 if differing else _with_reports(int(content["exit_code"]), written)
 
 
 def write_report(run_dir: Path, exports: Exports) -> int:

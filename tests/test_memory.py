@@ -304,6 +304,24 @@ def test_the_harness_sees_the_same_through_a_small_buffer(
         assert output[0] & 0xFF == row.repeat
 
 
+def test_what_is_wrong_is_counted_on_the_device_where_outputs_are_large(
+    allocate: Callable[[int], np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def harm(repeat: int, _: Any, recv: Any) -> None:
+        for index in range(repeat):
+            recv.buffer[recv.offset + 500 * index] ^= 1
+
+    counted = [row.off_nearest for row, _, _ in drive(allocate, harm)]
+    assert counted == [None] * 3  # small: the bytes are fetched anyway
+    monkeypatch.setattr(memory, "STAGING", 1024)
+    on_device = isinstance(allocate(512), _Array)
+    for tiled in (1, 3):
+        counted = [
+            row.off_nearest for row, _, _ in drive(allocate, harm, tiled=tiled, inputs="alternate", count=3 * 1001)
+        ]
+        assert counted == ([0, 1, 2] if on_device else [None] * 3)
+
+
 def test_the_harness_sees_what_is_harmed(allocate: Callable[[int], np.ndarray]) -> None:
     """An output that changes once, the send range, a byte beside each range, and one far away."""
 

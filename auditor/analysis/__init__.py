@@ -2,6 +2,7 @@
 
 from auditor.analysis.files import SCHEMA, findings_of, plain, read_findings, write_findings, write_whole
 from auditor.analysis.findings import RecordedRun, analyze, exit_code
+from auditor.analysis.recompute import disagreements
 from auditor.analysis.reproduce import command
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "RecordedRun",
     "analyze",
     "command",
+    "disagreements",
     "exit_code",
     "findings_of",
     "plain",

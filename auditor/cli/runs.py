@@ -112,12 +112,17 @@ def plan(
 @click.command()
 @click.argument("run_dir", metavar="RUN", type=RUN)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON instead of the summary.")
+@click.option(
+    "--recompute",
+    is_flag=True,
+    help="Derive what was counted on the device again from the bytes; exit 3 where it differs.",
+)
 @_export_options
-def analyze(run_dir: Path, as_json: bool, exports: Exports) -> int:
+def analyze(run_dir: Path, as_json: bool, recompute: bool, exports: Exports) -> int:
     """Derive the findings of a recorded run again, from its files alone."""
     from auditor import pipeline
 
-    return pipeline.analyze_run(run_dir, pipeline.RunOptions(as_json=as_json, exports=exports))
+    return pipeline.analyze_run(run_dir, pipeline.RunOptions(as_json=as_json, exports=exports), recompute=recompute)
 
 
 @click.command()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from auditor import inputs, kernels
-from auditor.inputs.programs import sender
+from auditor.inputs.programs import contributors, sender
 from auditor.kernels import memory
 from auditor.kernels.memory import Changed, Kept, Memory, Payload, Staged
 from auditor.layout import GUARD, Range, fill_codes, prefill_code, recv_range, send_range
@@ -65,6 +65,18 @@ def _hosted(arena: Memory, trial: Trial, kept: Kept) -> tuple[Codes | Output, st
     for start in range(0, staged.nbytes, staged.step):
         total.update(staged.read(start, min(start + staged.step, staged.nbytes)).data)
     return staged, total.hexdigest()
+
+
+def off_nearest(state: Rank, trial: Trial, repeat: int) -> int | None:
+    """Wrong outputs of a large sum, counted where it lies: nobody should have to fetch gigabytes to learn that they are right."""
+    at, nbytes = place_of(state, trial)
+    if nbytes <= memory.STAGING or trial.call.op != "sum" or state.rank not in trial.call.receivers(trial.rank_n):
+        return None
+    start, period = (
+        inputs.receiver_range(trial, state.rank)[0],
+        trial.send_count // trial.tiled if trial.tiled > 1 else 0,
+    )
+    return arena_of(state, trial).off_nearest(at, trial.call.count, contributors(trial, repeat), start, period)
 
 
 def rooms_of(trial: Trial, mine: Sequence[Rank]) -> dict[int, Kept]:

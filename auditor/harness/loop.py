@@ -17,6 +17,7 @@ from auditor.harness.look import (
     arena_of,
     bounds,
     fill,
+    off_nearest,
     outside_of,
     read_at_once,
     rooms_of,
@@ -176,6 +177,7 @@ class Harness:
         else:
             state.keep(arena, trial, early.kept)
             late, more = second_reading(state, arena, trial, called)
+        off = off_nearest(state, trial, repeat) if early is None else None
         intact, outside, total = outside_of(state, trial, scan=scan)
         row = Observation(
             trial_id=trial.trial_id,
@@ -190,6 +192,7 @@ class Harness:
             path=called.path,
             seconds=called.seconds,
             subject_seconds=called.subject_seconds,
+            off_nearest=off,
             **more,
         )
         self.recorder.append(trial, row, state.output, *(() if late is None else (late,)))

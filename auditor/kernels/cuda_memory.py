@@ -6,6 +6,7 @@ streams see finished bytes and are finished with them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from auditor.kernels import cuda
 from auditor.kernels.engine import Engine, Found
 from auditor.kernels.memory import NOTHING, Changed, Payload
 from auditor.model import Bytes
+from auditor.numerics.programs import Program
 
 MANAGED = 3  # cudaMemoryTypeManaged
 DEVICE_TO_DEVICE = 3  # cudaMemcpyKind
@@ -120,6 +122,9 @@ class CudaMemory:
             out: Bytes = np.frombuffer(staging, np.uint8, int(kept.nbytes))
             kept.get(out=out)
         return out
+
+    def off_nearest(self, at: int, count: int, programs: Sequence[Program], start: int, period: int) -> int:
+        return self.engine.expect(programs, start, self.address + at, count, limit=0, period=period)[0]
 
     def same(self, at: int, kept: Any, start: int = 0, stop: int | None = None) -> bool:
         stop = int(kept.nbytes) if stop is None else stop

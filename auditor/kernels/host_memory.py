@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from auditor.kernels.host import equal
 from auditor.kernels.memory import NOTHING, Changed, Payload
 from auditor.model import Bytes
+from auditor.numerics.programs import Program
 
 BLOCK = 1 << 18  # elements made at a time
 
@@ -62,6 +63,9 @@ class HostMemory:
 
     def part(self, kept: Bytes, start: int, stop: int) -> Bytes:
         return kept[start:stop]
+
+    def off_nearest(self, at: int, count: int, programs: Sequence[Program], start: int, period: int) -> None:
+        del at, count, programs, start, period  # analysis does the same with the same processor
 
     def same(self, at: int, kept: Bytes, start: int = 0, stop: int | None = None) -> bool:
         part = kept[start:stop]

@@ -6,7 +6,7 @@ the host. On host memory keeping costs nothing: what is kept is an array, and ra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from auditor.errors import AuditError
 from auditor.model import Bytes, Codes
-from auditor.numerics.programs import Sender
+from auditor.numerics.programs import Program, Sender
 
 Kept = Any  # bytes in the arena's kind of memory; has ``nbytes``
 STAGING = 64 << 20  # bytes on the host that an output passes through; larger ones are never there as a whole
@@ -85,6 +85,11 @@ class Memory(Protocol):
 
     def part(self, kept: Kept, start: int, stop: int) -> Bytes:
         """kept[start:stop], at most ``STAGING`` bytes, on the host; valid until the next call."""
+
+    def off_nearest(self, at: int, count: int, programs: Sequence[Program], start: int, period: int) -> int | None:
+        """How many of the ``count`` codes at offset ``at`` are not the exact sum of what the programs make of the indices from
+        ``start`` on, rounded to nearest even; None where counting here has no advantage.
+        """
 
     def same(self, at: int, kept: Kept, start: int = 0, stop: int | None = None) -> bool:
         """Whether kept[start:stop] stands at offset ``at``."""

@@ -26,7 +26,7 @@ from auditor.probes.common import (
     usable,
 )
 from auditor.probes.coverage_report import Seen
-from auditor.probes.expected import blocks, nearest_at, nearest_digest, own_codes
+from auditor.probes.expected import blocks, is_nearest, nearest_at, own_codes
 from auditor.probes.unwritten import prefill_of, proved, unwritten_mask
 
 NAME = "coverage"
@@ -187,7 +187,7 @@ def _look(view: ArmView, state: Seen, trial: Trial, *, asked: bool) -> list[expl
     for seen in seen_all:
         state.observations += 1
         state.elements += trial.call.count
-        if trial.call.op == "sum" and seen.digest == nearest_digest(trial, seen.repeat, seen.rank):
+        if trial.call.op == "sum" and is_nearest(trial, seen):
             continue
         key = (trial.seed_of(seen.repeat), seen.digest, inputs.receiver_range(trial, seen.rank))
         if key not in known:

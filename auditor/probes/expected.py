@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auditor import inputs, kernels
-from auditor.model import Codes, Trial
+from auditor.model import Codes, Observation, Trial
 from auditor.numerics import rounding
 from auditor.numerics.exact import Sums, exact_sums
 from auditor.numerics.formats import Format
@@ -120,6 +120,13 @@ def nearest_digest(trial: Trial, repeat: int, rank: int) -> str:
         while len(_digests) > 4096:
             _digests.popitem(last=False)
     return _digests[key]
+
+
+def is_nearest(trial: Trial, seen: Observation) -> bool:
+    """Whether every element is the correctly rounded sum: as counted while recording, where that was done, else by digest."""
+    if seen.off_nearest is not None:
+        return seen.off_nearest == 0
+    return seen.digest == nearest_digest(trial, seen.repeat, seen.rank)
 
 
 def own_codes(trial: Trial, repeat: int, rank: int) -> Codes:

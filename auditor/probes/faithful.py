@@ -24,7 +24,7 @@ from auditor.probes.common import (
     verdict_for,
     where,
 )
-from auditor.probes.expected import Mask, blocks, is_faithful, nearest_at, nearest_digest
+from auditor.probes.expected import Mask, blocks, is_faithful, is_nearest, nearest_at
 from auditor.probes.mode import ordinary
 from auditor.probes.unwritten import unwritten_mask
 
@@ -147,7 +147,7 @@ def _exact_data_wrong(view: ArmView, trial: Trial) -> bool:
         if cell(other) != cell(trial):
             continue
         for seen in receiving(view, other):
-            if seen.digest == nearest_digest(other, seen.repeat, seen.rank):
+            if is_nearest(other, seen):
                 continue
             output = view.output(other.trial_id, seen.repeat, seen.rank)
             skip = unwritten_mask(view, other, seen.rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,13 @@ class RunReader:
 
     ``problems``: one line for each thing that is torn or was cut short; what was complete is read all the same. Raises
     EvidenceError where the path is missing or holds no run, the plan is missing, or a file is foreign, newer than this reader or
-    torn beyond reading. ``plan``: the text of plan.json, for a directory of shards that has none.
+    torn beyond reading. ``plan``: the text of plan.json, for a directory of shards that has none. ``recompute``: observations
+    come without what was counted from the outputs while recording; ``counted`` has it.
     """
 
-    def __init__(self, path: Path, plan: bytes | None = None) -> None:
+    def __init__(self, path: Path, plan: bytes | None = None, *, recompute: bool = False) -> None:
         self.path = Path(path)
+        self.recompute = recompute
         self._given_plan = plan
         self.problems: list[str] = []
         self._open: OrderedDict[Path, RecordFile] = OrderedDict()
@@ -245,6 +248,7 @@ class RecordedArm:
             self._places.setdefault(file.trials[number], []).append((file, number))
         self._observations: dict[str, tuple[Observation, ...]] = {}
         self._outputs: dict[tuple[str, int, int], Place] = {}
+        self.counted: dict[tuple[str, int, int], int] = {}  # (trial, repeat, rank) -> off_nearest, where set aside
         reader.problems += [self._machinery_line(event) for event in self._unrepeated()]
 
     @property
@@ -333,6 +337,9 @@ class RecordedArm:
             if row.encoding != schema.NONE:
                 self._outputs[trial_id, *key] = place
         seen = [file.observation(row) for row, (file, _) in latest.values()]
+        if self._reader.recompute:
+            self.counted |= {(trial_id, o.repeat, o.rank): o.off_nearest for o in seen if o.off_nearest is not None}
+            seen = [replace(one, off_nearest=None) for one in seen]
         deaths = [
             schema.observation_from_json(e) for e in self.events if e["trial_id"] == trial_id and not e.get("machinery")
         ]

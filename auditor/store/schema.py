@@ -84,6 +84,7 @@ class Row(NamedTuple):
     late_reference: int = 0
     late_seconds: float = math.nan
     copy_seconds: float = math.nan
+    off_nearest: int = -1
     crc: int = 0
 
     @property
@@ -109,6 +110,7 @@ class Row(NamedTuple):
 
 STRINGS = {"trial": 12, "status": 12, "format": 16, "digest": 64, "encoding": 4, "late_digest": 64, "late_encoding": 4}
 SIGNED = ("repeat", "rank", "attempt")
+WIDE = ("off_nearest",)
 FLAGS = ("send_before", "send_after", "machinery")
 REALS = ("seconds", "subject_seconds", "late_seconds", "copy_seconds")
 SHORT = ("trial_n", "text_n", "crc")
@@ -117,7 +119,7 @@ SHORT = ("trial_n", "text_n", "crc")
 def index_dtype(arm_width: int) -> np.dtype[Any]:
     """dtype of an index row; ``arm_width``: bytes of the longest arm name in the file."""
     kinds = {name: f"S{width}" for name, width in (STRINGS | {"arm": max(1, arm_width)}).items()}
-    for names, kind in ((SIGNED, "<i4"), (FLAGS, "u1"), (REALS, "<f8"), (SHORT, "<u4")):
+    for names, kind in ((SIGNED, "<i4"), (WIDE, "<i8"), (FLAGS, "u1"), (REALS, "<f8"), (SHORT, "<u4")):
         kinds |= dict.fromkeys(names, kind)
     return np.dtype([(name, kinds.get(name, "<u8")) for name in Row._fields])
 
@@ -201,6 +203,7 @@ def row_values(observation: Observation) -> dict[str, Any]:
         "late_digest": observation.late_digest.encode(),
         "late_seconds": _number(observation.late_seconds),
         "copy_seconds": _number(observation.copy_seconds),
+        "off_nearest": -1 if observation.off_nearest is None else observation.off_nearest,
     }
 
 
@@ -232,6 +235,7 @@ def observation_of(row: Row, text: bytes) -> Observation:
         late_digest=row.late_digest.decode(),
         late_seconds=_value(row.late_seconds),
         copy_seconds=_value(row.copy_seconds),
+        off_nearest=None if row.off_nearest < 0 else row.off_nearest,
     )
 
 
