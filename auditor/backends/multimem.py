@@ -33,7 +33,7 @@ from auditor.backends.multimem_compile import compiler_version, disassembler_ver
 from auditor.backends.multimem_describe import limits, models
 from auditor.backends.multimem_driver import DriverFabric
 from auditor.backends.multimem_fabric import Fabric, unreachable
-from auditor.backends.multimem_kernels import Variant, sass_words
+from auditor.backends.multimem_kernels import Variant, of_each, sass_words
 from auditor.backends.multimem_launch import Kernels
 from auditor.backends.multimem_nccl import NcclFabric
 from auditor.backends.multimem_nvshmem import NvshmemFabric
@@ -121,9 +121,7 @@ class Multimem:
         self._fabric = FABRICS[self._options["provider"]](world, self._lanes)
         self._switch = self._options["provider"] != UNICAST
         self._variants = {name: self._variant(name) for name in sorted(offered_formats(self._options, major))}
-        for rank in self._lanes:
-            for variant in self._variants.values():
-                self._kernels.load(self._lanes[rank], variant)
+        self._kernels.prepare(list(self._variants.values()))
         self._path = ""
         self._timed: tuple[int, ...] = ()
         self._last: tuple[int, ...] = ()
@@ -245,6 +243,7 @@ class Multimem:
         """Options, the model that the numbers should follow, the kernels' SASS, versions, GPUs. JSON scalars."""
         lane = self._lanes[next(iter(self._lanes))]
         architecture = self._kernels.architecture(lane)
+        opcodes = of_each(sass_words, list(self._variants.values()), architecture)
         chosen = {key: value for key, value in self._options.items() if key != "devices"}
         return {
             **chosen,
@@ -258,7 +257,7 @@ class Multimem:
             "nvdisasm": disassembler_version(),
             **{f"form.{name}": variant.body.mnemonic for name, variant in self._variants.items() if self._switch},
             **{f"model.{name}": text for name, text in models(self._variants).items()},
-            **{f"sass.{name}": sass_words(variant, architecture) for name, variant in self._variants.items()},
+            **{f"sass.{name}": text for name, text in zip(self._variants, opcodes, strict=True)},
         }
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from auditor.backends.cuda_device import Lanes, first_line
 from auditor.backends.multimem_fabric import SwitchFabric
 from auditor.errors import BackendError, Unavailable
 from auditor.model import World
-from auditor.multicast import multicast_forbidden
+from auditor.multicast import must_be_allowed
 
 INSTALL = "pip install cuda-bindings, of the CUDA that CuPy is for (it comes with the extras cuda12 and cuda13)"
 
@@ -50,6 +50,7 @@ class DriverFabric(SwitchFabric):
 
     def allocate(self, nbytes: int) -> dict[int, Any]:
         """As Fabric.allocate: on each GPU memory bound to one multicast object."""
+        must_be_allowed(os.environ)
         numbers = {rank: int(self.lanes[rank].device.id) for rank in self.lanes}
         size, grain = self._size(nbytes, list(numbers.values()))
         whole = self._object(size, list(numbers.values()))
@@ -89,9 +90,7 @@ class DriverFabric(SwitchFabric):
         return placed
 
     def _object(self, size: int, numbers: list[int]) -> Any:
-        """The multicast object of these GPUs. Asked when this backend was made; asked once more, right where it counts."""
-        if forbidden := multicast_forbidden(os.environ):
-            raise Unavailable(f"a CUDA multicast object cannot be made: {forbidden}")
+        must_be_allowed(os.environ)  # asked when this backend was made; once more, right where it counts
         whole = self._call("cuMulticastCreate", self._wanted(size, len(numbers)))
         self._undo.append(lambda: self._call("cuMemRelease", whole))
         for number in numbers:

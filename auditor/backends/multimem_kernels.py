@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from typing import TypeVar
 
 from auditor.backends import multimem_compile
 from auditor.backends.multimem_forms import BITS, TYPES, WORD, Form, body_form, word_form
@@ -14,6 +17,7 @@ from auditor.errors import Unavailable
 KERNEL = "multimem_sum"
 THREADS = 256
 SOURCES = ("multimem_device.cuh", "multimem.cu")
+Made = TypeVar("Made")
 ARITHMETIC = re.compile(r"LDGMC\.\S+|LDG\.\S*STRONG\S*|(?:FADD|HADD2|HFMA2|FFMA)\b\S*|F2FP?\.\S+")
 
 
@@ -112,3 +116,9 @@ def sass_words(variant: Variant, architecture: str) -> str:
         return " ".join(sass(variant, architecture))
     except Unavailable as error:
         return f"not read: {error}"
+
+
+def of_each(make: Callable[[Variant, str], Made], variants: Sequence[Variant], architecture: str) -> list[Made]:
+    """What ``make`` gives for each variant. Side by side: compiler and disassembler are outside of Python, and slow to start."""
+    with ThreadPoolExecutor(max_workers=max(len(variants), 1)) as pool:
+        return list(pool.map(lambda variant: make(variant, architecture), variants))

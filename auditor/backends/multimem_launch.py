@@ -30,6 +30,14 @@ class Kernels:
         found = self._of[int(lane.device.id)]
         return multimem_kernels.architecture(int(found["major"]), int(found["minor"]))
 
+    def prepare(self, variants: Sequence[Variant]) -> None:
+        """Compile and load for every lane's GPU. Raises like :meth:`load`."""
+        for architecture in dict.fromkeys(self.architecture(self._lanes[rank]) for rank in self._lanes):
+            multimem_kernels.of_each(multimem_kernels.cubin, variants, architecture)
+        for rank in self._lanes:
+            for variant in variants:
+                self.load(self._lanes[rank], variant)
+
     def load(self, lane: Lane, variant: Variant) -> Any:
         """The kernel on this lane's GPU. Raises Unavailable, or multimem_compile.Refused with the compiler's words."""
         key = int(lane.device.id), variant
