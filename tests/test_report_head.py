@@ -12,7 +12,7 @@ import pytest
 from auditor.cli import COMMANDS
 from auditor.config import KINDS
 from auditor.model import Verdict
-from auditor.report import advice, gpus, head, kinds, notices, surroundings
+from auditor.report import advice, cards, gpus, head, kinds, notices, surroundings
 from auditor.report.words import Labels
 
 PLAN = {"config": "c.toml", "arguments": ["--set", "sweep.count=[1, 2]"]}
@@ -124,11 +124,11 @@ def test_arms_of_one_subject_are_named_together() -> None:
         {"name": "ring", **mpich},
         {"name": "model", "backend": "simulator", "rank_n": 2, "describe": {"simulated": True, "preset": "b300"}},
         {"name": "nccl", "backend": "nccl", "rank_n": 1, "describe": {"nccl": "2.28.9"}},
-        {"name": "mine", "backend": "my_module:Mine", "rank_n": None, "describe": None},
+        {"name": "mine", "backend": "my_module:Mine", "rank_n": None, "describe": None, "status": "failed"},
     ]
     assert head.subjects(arms) == (
         "MPICH 5.0.2 on 4 ranks (mpi, ring); the model b300 on 2 ranks (model); NCCL 2.28.9 on 1 rank (nccl); "
-        "my_module:Mine (mine)"
+        "my_module:Mine (mine: failed)"
     )
     many = [{"name": f"a{n}", "backend": f"b{n}", "rank_n": n} for n in range(2, 10)]
     assert head.subjects(many).endswith("b7 on 7 ranks (a7); and 2 more")
@@ -147,6 +147,22 @@ def test_the_worst_is_named_by_probe_with_its_arms_and_the_rest_is_counted() -> 
     assert told["lines"][0]["gist"] == "foreign_read F0 and 3 more: claim of F0."
     assert told["more"] == 2
     assert head.worst_lines([found("PASS")], Labels([])) == {"lines": [], "more": 0}
+
+
+def test_a_fail_names_its_ranks_by_host() -> None:
+    rows = [{"rank": rank} for rank in (0, 1, 2, 5, 9, 9, None, "x")]
+    hosts = {("ring", rank): f"node{rank // 4}" for rank in range(16)}
+    assert cards.where(found("FAIL", evidence=rows), hosts) == "ranks 0–2 on node0; 5 on node1; 9 on node2"
+    assert cards.where(found("FAIL", evidence=rows[:1]), {}) == "rank 0"
+    assert cards.where(found("PASS", evidence=rows), hosts) == ""
+    many = [{"rank": rank} for rank in range(64)]
+    told = cards.where(found("FAIL", evidence=many), {("ring", rank): f"n{rank}" for rank in range(64)})
+    assert told.endswith("5 on n5; and 58 more hosts")
+
+
+def test_who_recorded_it_is_said_or_that_nobody_did() -> None:
+    assert head.recorded(["n1", "n2"], "2026-01-02T03:04:05Z") == "On n1, n2, 2026-01-02 03:04 UTC."
+    assert head.recorded([], None) == "Nothing was recorded."
 
 
 @pytest.mark.parametrize(
@@ -182,10 +198,11 @@ def test_models_and_arms_that_did_not_run_are_told_with_the_reason() -> None:
     arms = [
         {"name": "m", "status": "ok", "describe": {"simulated": True}},
         {"name": "nccl", "status": "unavailable"},
+        {"name": "tree", "status": "unavailable"},
         {"name": "ring", "status": "failed"},
     ]
-    lines = told(arms, reasons={"nccl": "no GPU here.", "ring": ""})
-    assert lines[:2] == ["The arm nccl is not available here: no GPU here.", "The arm ring failed."]
+    lines = told(arms, reasons={"nccl": "no GPU here.", "tree": "no GPU here", "ring": ""})
+    assert lines[:2] == ["nccl, tree: not available here: no GPU here.", "ring: cut short by a failure."]
     assert lines[2].startswith("m: a model on this machine's processor, no hardware.")
 
 
@@ -268,7 +285,7 @@ def test_switched_off_multicast_is_told_where_a_gpu_took_part() -> None:
 
 
 def test_a_damaged_record_comes_first_and_many_notices_are_cut() -> None:
-    arms = [{"name": f"a{n}", "status": "failed"} for n in range(40)]
+    arms = [{"name": f"a{n}", "describe": {"limits": f"limit {n}."}} for n in range(40)]
     lines = told(arms, problems=["shard torn", "another"])
     assert lines[0] == "The record is damaged or was cut short: shard torn (and 1 more)"
     assert len(lines) == notices.NOTICES

@@ -11,7 +11,7 @@ from auditor.numerics.formats import FORMATS, Format
 from auditor.report import values
 from auditor.report.figures import ADDRESSES, SEND_ADDRESSES
 from auditor.report.kinds import About, about
-from auditor.report.words import Row, listed, many, measure, number, one_line, percent, scope, verdict_of
+from auditor.report.words import Row, listed, many, measure, number, one_line, percent, scope, spans, verdict_of
 
 TABLE_ROWS, EVIDENCE_ROWS, INPUTS = 16, 16, 8  # shown at most; totals are stated
 # Parts of a measure that a figure shows, or that stand elsewhere on the card.
@@ -33,7 +33,7 @@ DEFAULTS: Mapping[str, Any] = {
     "variant": "plain",
 }
 Hosts = Mapping[tuple[str, int], str]  # (arm, rank) -> host
-RANKS = 12  # ranks of a finding that are named
+HOSTS = 6  # hosts of a finding that are named
 FIRST = ("collective", "op", "format", "rank_n", "count", "send_shift", "recv_shift", "in_place", "family", "seed")
 
 
@@ -134,13 +134,16 @@ def evidence(row: Row) -> list[Mapping[str, Any]]:
 
 
 def where(row: Row, hosts: Hosts) -> str:
-    """``rank 3 on node7``: the ranks that a FAIL's evidence names; empty where it names none, or for another verdict."""
+    """``ranks 0–7 on node00; 8 on node01``: whom a FAIL's evidence names; empty where nobody, or for another verdict."""
     if verdict_of(row) is not Verdict.FAIL:
         return ""
     ranks = sorted({rank for one in evidence(row) if isinstance(rank := one.get("rank"), int)})
-    arm = str(row.get("arm", ""))
-    told = [f"{rank} on {hosts[arm, rank]}" if (arm, rank) in hosts else str(rank) for rank in ranks]
-    return f"rank{'s' if len(told) > 1 else ''} {listed(told, RANKS)}" if told else ""
+    by_host: dict[str, list[int]] = {}
+    for rank in ranks:
+        by_host.setdefault(hosts.get((str(row.get("arm", "")), rank), ""), []).append(rank)
+    told = [f"{spans(some)} on {host}" if host else spans(some) for host, some in by_host.items()]
+    shown = "; ".join(told[:HOSTS]) + (f"; and {len(told) - HOSTS} more hosts" if len(told) > HOSTS else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}" if told else ""
 
 
 def _holds(row: EvidenceRow, name: str) -> bool:

@@ -11,7 +11,7 @@ from auditor.model import Verdict
 from auditor.report.advice import VERDICT_WORDS, code_words, place, steps
 from auditor.report.cards import label
 from auditor.report.notices import notices
-from auditor.report.surroundings import NO_HOST, host_of, hosts
+from auditor.report.surroundings import hosts
 from auditor.report.words import (
     Labels,
     Row,
@@ -50,26 +50,33 @@ def head(
         "worst": worst_lines(rows, labels),
         "steps": steps(content, rows, reader.plan, place(run_dir)),
         "notices": notices(content, reasons, sources, reader.problems),
-        "host": listed(hosts(sources), 4) or NO_HOST if sources else host_of(reader.environment),
-        "date": day(reader.environment.get("date")),
+        "recorded": recorded(list(hosts(sources)), reader.environment.get("date")),
         "arms": [_arm(arm, rows, reader) for arm in arms],
     }
 
 
-def day(recorded: Any) -> str:
+def recorded(hosts: Sequence[str], date: Any) -> str:
+    """``On node7, 2026-01-02 03:04 UTC.``"""
+    return f"On {listed(hosts, 4)}, {day(date)}." if hosts else "Nothing was recorded."
+
+
+def day(date: Any) -> str:
     """``2026-01-02 03:04 UTC`` of an ISO date in UTC; other text as it is."""
-    text = one_line(recorded or "an unrecorded date")
+    text = one_line(date or "an unrecorded date")
     return re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?(\.\d+)?(\+00:00|Z)$", r"\1 \2 UTC", text)
 
 
 def subjects(arms: Sequence[Mapping[str, Any]]) -> str:
-    """``MPICH 5.0.2 on 4 ranks (mpi, mpi-ring); a model on 2 ranks (b300-model)``: arms of one subject together."""
-    found: dict[str, list[str]] = {}
+    """``MPICH 5.0.2 on 4 ranks (mpi, mpi-ring); nccl on 8 ranks (ring: unavailable)``: arms of one subject together."""
+    found: dict[tuple[str, str], list[str]] = {}
     for arm in arms:
-        ranks = arm.get("rank_n")
+        ranks, status = arm.get("rank_n"), one_line(arm.get("status", ""))
         of = f" on {plural(ranks, 'rank')}" if isinstance(ranks, int) else ""
-        found.setdefault(f"{subject(arm)}{of}", []).append(one_line(arm.get("name", "")))
-    told = [f"{words} ({listed(names, 4)})" for words, names in found.items()]
+        found.setdefault((f"{subject(arm)}{of}", status), []).append(one_line(arm.get("name", "")))
+    told = [
+        f"{words} ({listed(names, 4)}{'' if status in ('ok', '') else f': {status}'})"
+        for (words, status), names in found.items()
+    ]
     more = f"; and {len(told) - SUBJECTS} more" if len(told) > SUBJECTS else ""
     return "; ".join(told[:SUBJECTS]) + more
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from auditor.model import Verdict
 from auditor.report.advice import VERDICT_WORDS, code_words, place
-from auditor.report.head import day, subjects, worst_lines
+from auditor.report.head import recorded, subjects, worst_lines
 from auditor.report.source import RunFacts
 from auditor.report.summary import groups_of
-from auditor.report.surroundings import NO_HOST
 from auditor.report.words import Labels, Row, bare_claim, gist, listed, one_line, tally_text, verdict_of, worst_of
 
 TABLE, FINDINGS, WAIVED = 48, 20, 20  # rows at most; the totals are stated
@@ -42,8 +41,8 @@ def _head(run: RunFacts, labels: Labels) -> list[str]:
     lines = [f"## {run.verdict}: {_cut(run.title)}", "", f"{VERDICT_WORDS[run.verdict]}. {_counts(run)}", ""]
     lines += [f"- **{_md(one['arms'])}**: {_cut(one['gist'])}" for one in worst["lines"]]
     lines += [f"- and {worst['more']} more, in the table"] if worst["more"] else []
-    where = listed(run.hosts, 4) or NO_HOST
-    audited = f"**Audited:** {_cut(subjects(run.arms) or 'no arm')}. On {_md(where)}, {_md(day(run.environment.get('date')))}."
+    where = _md(recorded(run.hosts, run.environment.get("date")))
+    audited = f"**Audited:** {_cut(subjects(run.arms) or 'no arm')}. {where}"
     lines += [*([""] if worst["lines"] else []), audited, "", "**What to do next**", ""]
     for number, step in enumerate(run.steps, 1):
         lines += [f"{number}. {_md(step.words)}", *_fence(step.command, "   ")]

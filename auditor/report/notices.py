@@ -35,12 +35,15 @@ def _problems(problems: Sequence[str]) -> Iterator[str]:
 
 
 def _not_run(arms: Sequence[Mapping[str, Any]], reasons: Mapping[str, str]) -> Iterator[str]:
-    words = {"unavailable": "is not available here", "waived": "was not run", "failed": "failed"}
+    """Arms that did not run, those of one reason together."""
+    words = {"unavailable": "not available here", "waived": "not run", "failed": "cut short by a failure"}
+    said: dict[str, list[Mapping[str, Any]]] = {}
     for arm in arms:
-        name, said = one_line(arm.get("name", "")), words.get(str(arm.get("status")))
-        if said:
-            reason = one_line(reasons.get(name, "")).rstrip(".")
-            yield f"The arm {name} {said}{': ' if reason else ''}{reason}."
+        if how := words.get(str(arm.get("status"))):
+            reason = one_line(reasons.get(one_line(arm.get("name", "")), "")).rstrip(".")
+            said.setdefault(f"{how}{': ' if reason else ''}{reason}.", []).append(arm)
+    for told, some in said.items():
+        yield f"{listed(_names(some))}: {told}"
 
 
 def _models(arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from auditor.report import gpus
 from auditor.report.cards import Hosts
-from auditor.report.words import listed, number, one_line, part, plural
+from auditor.report.words import listed, number, one_line, part, plural, spans
 
 if TYPE_CHECKING:
     from auditor.store import RunReader  # loads h5py, which the terminal's summary does without
@@ -86,17 +86,6 @@ def _gpu_rows(by_host: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[gpus.G
         for host, mine in by_host.items()
         for one in gpus.devices(spokesman(mine))
     ]
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """``0–3, 7``."""
-    runs: list[list[int]] = []
-    for n in sorted(set(numbers)):
-        if runs and runs[-1][1] == n - 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return listed(str(a) if a == b else f"{a}–{b}" for a, b in runs)
 
 
 def facts_of(env: Mapping[str, Any]) -> dict[str, str]:

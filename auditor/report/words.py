@@ -72,6 +72,17 @@ def listed(values: Iterable[Any], cap: int = 12) -> str:
     return ", ".join(texts) if len(texts) <= cap else ", ".join(texts[:cap]) + f", … ({len(texts):,} in all)"
 
 
+def spans(numbers: Iterable[int]) -> str:
+    """``0–3, 7``."""
+    runs: list[list[int]] = []
+    for n in sorted(set(numbers)):
+        if runs and runs[-1][1] == n - 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return listed(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+
+
 def part(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """A part of a mapping that is a mapping itself; empty where it is missing or anything else."""
     found = mapping.get(key)
