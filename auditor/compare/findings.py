@@ -151,10 +151,11 @@ def _rank(change: Change) -> tuple[Any, ...]:
 def _change(x: Finding | None, y: Finding | None, asked: tuple[Asked, Asked]) -> Change | None:
     if x is None or y is None:
         return _lone(x, y)
-    same_plan = asked[0].trials.get(x.probe) == asked[1].trials.get(x.probe)
-    same_data = same_plan and x.scope == y.scope
+    same_plan = asked[0].trials.get(x.probe) == asked[1].trials.get(
+        x.probe
+    )  # scopes may differ: of a FAIL, where it shows
     waived = Verdict.WAIVED in (x.verdict, y.verdict)
-    told = [] if waived else measures.changes(x.measure, y.measure, same_data=same_data)
+    told = [] if waived else measures.changes(x.measure, y.measure, same_data=same_plan)
     if x.verdict is y.verdict is Verdict.PASS:  # not there in both: how much was looked at is no change, a word may be
         told = [one for one in told if isinstance(one.base, str) or isinstance(one.other, str)]
     there = x.verdict is y.verdict and x.verdict in (Verdict.FAIL, Verdict.INFORMATION)
@@ -162,7 +163,7 @@ def _change(x: Finding | None, y: Finding | None, asked: tuple[Asked, Asked]) ->
     what = "verdict" if x.verdict is not y.verdict else "measure" if told else "extent" if extent else ""
     if not what:
         return None
-    limits = "" if same_data or waived else "The two were not measured on the same trials."
+    limits = "" if same_plan or waived else "The two were not measured on the same trials."
     worse = worse_than(x.verdict, y.verdict) or (x.verdict is y.verdict is Verdict.FAIL and _grew(told))
     return _made(what, worse, x, y, measures=tuple(told), extent=tuple(extent), limits=limits)
 

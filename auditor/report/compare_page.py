@@ -49,7 +49,11 @@ def page(comparison: Comparison) -> str:
 
 def gather(comparison: Comparison) -> dict[str, Any]:
     """All that the template shows."""
+    pairs = [(beside, pair) for beside in comparison.besides for pair in beside.pairs]
+    labels = [comparison.base.label, *(one.other.label for one in comparison.besides)]
+    only = title(*pairs[0], comparison.base.label) if len(pairs) == 1 else " and ".join(labels)
     return {
+        "title": one_line(only),
         "verdict": comparison.verdict,
         "look": LOOKS[comparison.verdict],
         "headline": headline(comparison),
@@ -58,8 +62,7 @@ def gather(comparison: Comparison) -> dict[str, Any]:
         "trouble": [one_line(line) for line in comparison.trouble],
         "runs": [_run(comparison.base, "base"), *(_run(one.other, "beside it") for one in comparison.besides)],
         "pairs": [
-            _pair(beside, pair, comparison.base.label, f"p{number}")
-            for number, (beside, pair) in enumerate((b, p) for b in comparison.besides for p in b.pairs)
+            _pair(beside, pair, comparison.base.label, f"p{number}") for number, (beside, pair) in enumerate(pairs)
         ],
         "notes": [note for beside in comparison.besides for note in notes(beside)],
         "auditor_version": __version__,

@@ -14,6 +14,7 @@ from auditor.report.words import number, one_line
 
 HEIGHT = 300
 TOP, BOTTOM = 14, 34  # CSS pixels around the plot
+INNER = HEIGHT - TOP - BOTTOM
 EDGE = 12  # per cent of the width, for the numbers on its left
 LEFT = f"{EDGE}%"
 Band = tuple[float, float, float]
@@ -57,47 +58,45 @@ def _band(band: Band) -> str:
 
 def drawing(curve: Curve) -> str:
     """Two bands over the steps. The shapes are stretched to the page's width, the words are not."""
-    low = min(0.0, *(band[1] for some in (curve.rule, curve.nearest) for band in some))
-    high = max(0.0, *(band[2] for some in (curve.rule, curve.nearest) for band in some))
-    marks = ticks(low, high)
-    low, high = min(low, marks[0]), max(high, marks[-1])
-    last = curve.steps[-1]
+    ends = [value for some in (curve.rule, curve.nearest) for band in some for value in band[1:]]
+    marks = ticks(min(0.0, *ends), max(0.0, *ends))
+    low, high = marks[0], marks[-1]
 
     def y(value: float) -> float:
         return 100 * (high - value) / (high - low)
 
-    shapes = [
-        shape
-        for some, name in ((curve.nearest, "even"), (curve.rule, "rule"))
-        for shape in _shapes(curve, some, name, y)
+    shapes = [_grid(y(mark)) for mark in marks]
+    shapes += [
+        one for some, name in ((curve.nearest, "even"), (curve.rule, "rule")) for one in _shapes(curve, some, name, y)
     ]
     plot = svg.element(
         "svg",
-        *(_grid(y(mark)) for mark in marks),
         *shapes,
         x=LEFT,
         y=TOP,
         width=f"{100 - EDGE}%",
-        height=HEIGHT - TOP - BOTTOM,
+        height=INNER,
         viewBox="0 0 100 100",
         preserveAspectRatio="none",
         class_="plot",
     )
-    inner = HEIGHT - TOP - BOTTOM
-    words = [
-        svg.label(
-            f"{mark:+g}" if mark else "0", f"{EDGE - 1}%", f"{TOP + inner * y(mark) / 100 + 4:.1f}", "tick", "end"
-        )
-        for mark in marks
+    last, final, even = number(curve.steps[-1]), _band(curve.rule[-1]), _band(curve.nearest[-1])
+    says = f"After {last} steps: measured rule {final} ulp, to nearest {even} ulp"
+    return svg.drawing(HEIGHT, says, plot, *_words([(mark, y(mark)) for mark in marks], last))
+
+
+def _words(marks: list[tuple[float, float]], last: str) -> list[str]:
+    """The numbers beside the plot and what its axes are."""
+    at_marks = [
+        svg.label(f"{mark:+g}" if mark else "0", f"{EDGE - 1}%", f"{TOP + INNER * at / 100 + 4:.1f}", "tick", "end")
+        for mark, at in marks
     ]
-    words += [
+    return [
+        *at_marks,
         svg.label("0", LEFT, str(HEIGHT - 16), "tick"),
-        svg.label(f"{number(last)} steps", "100%", str(HEIGHT - 16), "tick", "end"),
+        svg.label(f"{last} steps", "100%", str(HEIGHT - 16), "tick", "end"),
         svg.label("errors added up, ulp", LEFT, str(HEIGHT - 2), "tick", "start"),
     ]
-    final, even = curve.rule[-1], curve.nearest[-1]
-    says = f"After {number(last)} steps: measured rule {_band(final)} ulp, to nearest {_band(even)} ulp"
-    return svg.drawing(HEIGHT, says, plot, *words)
 
 
 def _shapes(curve: Curve, some: tuple[Band, ...], name: str, y: Callable[[float], float]) -> list[str]:
