@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from auditor.errors import Unavailable
+
 MULTICAST_OFF: Mapping[str, str] = {
     "NCCL_NVLS_ENABLE": "0",
     "NVSHMEM_DISABLE_NVLS": "1",
@@ -19,6 +21,12 @@ def multicast_forbidden(environ: Mapping[str, str]) -> str | None:
     """Why nothing may create a CUDA multicast object here; None where nothing forbids it."""
     found = [f"{name}={environ[name]}" for name in MULTICAST_OFF if forbids_multicast(name, environ.get(name, ""))]
     return f"in-switch multicast is switched off here ({', '.join(found)})" if found else None
+
+
+def must_be_allowed(environ: Mapping[str, str]) -> None:
+    """To be called right before a multicast object is made. Raises Unavailable where something forbids it."""
+    if forbidden := multicast_forbidden(environ):
+        raise Unavailable(f"a CUDA multicast object cannot be made: {forbidden}")
 
 
 def switched_off(environ: Mapping[str, str]) -> dict[str, str]:

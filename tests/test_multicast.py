@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from auditor.multicast import MULTICAST_OFF, forbids_multicast, switched_off, with_settings
+from auditor.errors import Unavailable
+from auditor.multicast import MULTICAST_OFF, forbids_multicast, must_be_allowed, switched_off, with_settings
 from auditor.processes import arm_environment
 
 HERE = Path(__file__).parent
@@ -119,6 +120,13 @@ def test_no_setting_of_an_arm_reaches_a_child_against_a_switch(monkeypatch, swit
     assert child["NCCL_ALGO"] == "Ring"
 
 
+@pytest.mark.parametrize("switches", SETTINGS)
+def test_no_object_is_made_against_a_switch(switches):
+    with pytest.raises(Unavailable, match="cannot be made"):
+        must_be_allowed(switches)
+    must_be_allowed({NCCL: "1"})
+
+
 def test_where_nobody_forbids_an_arms_own_settings_hold():
     assert switched_off({NCCL: "1", NVSHMEM: ""}) == {}
     assert with_settings({NCCL: "1"}, {NCCL: "2"}) == {NCCL: "2"}
@@ -216,7 +224,7 @@ def test_a_switch_that_one_rank_alone_has_holds_for_all(auditor, tmp_path, monke
 # ---- the sources ---------------------------------------------------------------------------------------------------------
 
 MAKERS = ("MulticastCreate",)  # CUDA's driver call, whatever the prefix; all others need the object that it makes
-GUARDS = {"permit", "multicast_forbidden"}
+GUARDS = {"permit", "must_be_allowed"}
 
 
 def unguarded(package: Path) -> list[str]:
