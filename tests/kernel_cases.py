@@ -33,6 +33,9 @@ NAMED = (
     "specials",
     "constant:value=-1.5",
     "tail_trigger",
+    "tail_trigger:rem=high",
+    "neighbours",
+    "neighbours:part=scan,toggle=bit",
     "smooth",
     "exhaustive",
 )
