@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import threading
+import types
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,8 +19,10 @@ import pytest
 from spawned_kit import conform
 
 from auditor.backends.torch import TorchBackend
-from auditor.config import ArmSpec, Config, Sweep
-from auditor.errors import BackendError, ConfigError, Unavailable
+from auditor.backends.torch_options import check_options
+from auditor.backends.torch_symmetric import Symmetric
+from auditor.config import ArmSpec, Config, Sweep, load
+from auditor.errors import BackendError, ConfigError, Unavailable, Unsupported
 from auditor.model import Call, Window, World
 from auditor.plan import build
 from auditor.socket_control import SocketControl, star
@@ -167,6 +171,50 @@ def test_sums_in_the_switch_are_refused_before_torch_is_loaded(monkeypatch, name
     plan = build(Config(title="t", arms=(arm,), sweep=Sweep()), {"switch": Unavailable("never asked")})
     assert plan.arm("switch").status == "waived"
     assert operation in plan.arm("switch").reason
+
+
+@pytest.mark.parametrize("name", [*SWITCHES, ""])
+def test_the_shipped_gpu_config(monkeypatch, name):
+    """Every arm's options are known; the switch's arm alone is waived, and only where it is forbidden."""
+    if name:
+        monkeypatch.setenv(name, "0" if name.startswith("NCCL") else "1")
+    config = load(ROOT / "configs/torch_nccl.toml")
+    for arm in config.arms:
+        assert arm.backend in ("torch", "nccl")
+        assert arm.backend == "nccl" or check_options(arm.options)["process_group"] == "nccl"
+    plan = build(config, {arm.name: Unavailable("no GPU here") for arm in config.arms})
+    assert {arm.name for arm in plan.arms if arm.status == "waived"} == ({"multimem"} if name else set())
+
+
+class Refusing:
+    """An operation on symmetric memory that wants whole words, or is broken."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def __getattr__(self, operation):
+        def verb(tensor, op, group):
+            raise RuntimeError(self.words)
+
+        return verb
+
+
+@pytest.mark.parametrize(
+    ("words", "error"), [("input must be 4 byte\naligned", Unsupported), ("CUDA error: unspecified", RuntimeError)]
+)
+def test_a_refused_length_is_told_from_an_error(monkeypatch, words, error):
+    fake_torch.install(monkeypatch, gpu_n=2)
+    monkeypatch.setitem(sys.modules, "torch.distributed._symmetric_memory", types.ModuleType("memory"))
+    monkeypatch.setattr(sys.modules["torch"], "ops", types.SimpleNamespace(symm_mem=Refusing(words)), raising=False)
+    symmetric = Symmetric(sys.modules["torch"], "one_shot_all_reduce")
+    call = Call(collective="all_reduce", op="sum", format="bfloat16", count=3)
+    tensor = types.SimpleNamespace(data_ptr=lambda: 0, copy_=lambda other: None)
+    with pytest.raises(error, match=r"aligned|unspecified") as caught:
+        symmetric.all_reduce(call, None, tensor, tensor)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(Unsupported, match="over all ranks alone"):
+        symmetric.all_reduce(call, (0,), tensor, tensor)
+    symmetric.all_reduce(replace(call, count=0), None, tensor, tensor)  # nothing to do, and nothing asked
 
 
 # ------------------------------------------------------------------------------------------------------------- on fake GPUs

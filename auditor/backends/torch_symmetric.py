@@ -48,19 +48,29 @@ class Symmetric:
         return whole
 
     def all_reduce(self, call: Call, group: Any, source: Any, target: Any) -> None:
-        """Raises Unsupported on a group: the memory is symmetric over all ranks."""
+        """Raises Unsupported on a group, since the memory is symmetric over all ranks, and where the operation refuses a range
+        that does not end on its words.
+        """
         if group is not None:
             raise Unsupported(f"torch: {self._operation} is offered over all ranks alone")
         if not call.count:
             return
-        verb = getattr(self._torch.ops.symm_mem, self._operation)
+        try:
+            self._perform(getattr(self._torch.ops.symm_mem, self._operation), source, target)
+        except RuntimeError as error:
+            words = " ".join(str(error).split())[:300]
+            if "align" in words or "divisible" in words or "multiple" in words:
+                raise Unsupported(f"torch: {self._operation} of {call.count} {call.format}: {words}") from error
+            raise
+
+    def _perform(self, verb: Any, source: Any, target: Any) -> None:
         name = self._dist.group.WORLD.group_name
-        if self._operation.endswith("_"):
-            if source.data_ptr() != target.data_ptr():
-                target.copy_(source)
-            verb(target, "sum", name)
-        else:
+        if not self._operation.endswith("_"):
             target.copy_(verb(source, "sum", name))
+            return
+        if source.data_ptr() != target.data_ptr():
+            target.copy_(source)
+        verb(target, "sum", name)
 
     def close(self) -> None:
         self._kept.clear()
