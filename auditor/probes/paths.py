@@ -144,15 +144,16 @@ def _findings(arm: Arm, cells: dict[Cell, Outcome]) -> Iterator[Finding]:
         yield _finding(outcomes, whole, trials)
 
 
-def _told(whole: Comparison) -> Comparison:
+def _told(whole: Comparison, *, full: bool) -> Comparison:
     """What a finding's figures are of where bits differ: the sweep's own data, since other probes' are made to be tipped; theirs
     where those agree.
     """
     own = [trial for trial in whole.trials if NAME in whole.b.trials[trial.trial_id].probes]
-    if not whole.differs or len(own) == len(whole.trials):
-        return whole
-    of_sweep = Comparison(whole.a, whole.b).compare(own)
-    return of_sweep if of_sweep.differs else whole
+    if whole.differs and len(own) < len(whole.trials):
+        of_sweep = whole.again(own, full=full)
+        if of_sweep.differs:
+            return of_sweep
+    return whole.again(whole.trials, full=True) if full else whole
 
 
 def _merged(cells: dict[Cell, Outcome]) -> list[dict[Cell, Outcome]]:
@@ -169,7 +170,7 @@ def _merged(cells: dict[Cell, Outcome]) -> list[dict[Cell, Outcome]]:
 
 
 def _finding(outcomes: list[Outcome], whole: Comparison, trials: list[Trial]) -> Finding:
-    view, main = whole.b.view, _told(whole)
+    view, main = whole.b.view, _told(whole, full=True)
     if not main.differs and not main.equal:  # nothing is claimed between arms where one does not repeat itself
         verdict, claim = Verdict.INCONCLUSIVE, f"Nothing can be said about {KIND}: {_open(main, trials)}."
     else:
@@ -195,7 +196,7 @@ def _others(outcomes: list[Outcome], main: Comparison) -> dict[str, dict[str, in
     for outcome in outcomes:
         for names, one in outcome.against:
             if one.differs and one.a.name != main.a.name:
-                row, told = found.setdefault(", ".join(names), {"changed": 0, "compared": 0}), _told(one)
+                row, told = found.setdefault(", ".join(names), {"changed": 0, "compared": 0}), _told(one, full=False)
                 row["changed"] += told.tally.changed
                 row["compared"] += told.tally.compared
     return found

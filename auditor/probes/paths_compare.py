@@ -67,10 +67,11 @@ def shared(a: Arm, b: Arm) -> dict[Cell, list[Trial]]:
 
 @dataclass(slots=True)
 class Comparison:
-    """What arm ``b`` gave beside what arm ``a`` gave, over trials of one cell or, added up, of several."""
+    """What arm ``b`` gave beside what arm ``a`` gave, over trials of one cell or of several."""
 
     a: Arm
     b: Arm
+    full: bool = False  # where and how far apart as well, with evidence: for the comparison that is told
     tally: Tally = field(default_factory=Tally)
     apart: Distances = field(default_factory=Distances)
     families: dict[str, Part] = field(default_factory=dict)
@@ -101,6 +102,11 @@ class Comparison:
                 self._leave_out(trial, x, y)
         return self
 
+    def again(self, trials: list[Trial], *, full: bool) -> Comparison:
+        """Of a part of the trials that were compared; what was left out stays said."""
+        made = Comparison(self.a, self.b, full, wavering=self.wavering, missing=self.missing)
+        return made.compare(trials)
+
     def _leave_out(self, trial: Trial, x: Stable | None, y: Stable | None) -> None:
         for arm, answer in ((self.a, x), (self.b, y)):
             if answer is None:
@@ -116,13 +122,14 @@ class Comparison:
         self.tally.at(trial, bool(changed))
         self.families.setdefault(trial.family.name, Part()).add(changed, compared)
         self.cells.setdefault(" ".join(common.cell(trial)), Part()).add(changed, compared)
-        for rank in ranks:
-            self.tally.addresses.add(trial, rank, size, np.empty(0, np.int64))
-        self._place(None, size, len(ranks))
         if changed:
             self.tally.note(trial)
-        for before, after, mask in found:
-            self._locate(trial, before, after, mask)
+        if self.full:
+            for rank in ranks:
+                self.tally.addresses.add(trial, rank, size, np.empty(0, np.int64))
+            self._place(None, size, len(ranks))
+            for before, after, mask in found:
+                self._locate(trial, before, after, mask)
 
     def _locate(self, trial: Trial, before: Observation, after: Observation, mask: Mask) -> None:
         at = np.flatnonzero(mask)
@@ -156,7 +163,7 @@ class Comparison:
     def measure(self) -> dict[str, Any]:
         """For a finding; counts over every shared trial that both arms repeat."""
         told: dict[str, Any] = {"compared_with": self.a.name, **self.tally.measure()}
-        if self.tally.changed:
+        if self.tally.changed and self.full:
             told["ulps_apart"] = self.apart.measure()
             if self.places[0][1]:
                 told["by_part_of_range"] = {
