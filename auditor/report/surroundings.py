@@ -62,13 +62,16 @@ def rank_hosts(sources: Sequence[Mapping[str, Any]]) -> Hosts:
 
 
 def _host_row(host: str, mine: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, str, str]:
-    """Host, its ranks by arm, GPUs, driver, CPU and kernel."""
+    """Host, its ranks with the arms that they ran in, GPUs, driver, CPU and kernel."""
     env = spokesman(mine)
     system = part(env, "system")
     ranks: dict[str, set[int]] = {}
     for source in mine:
         ranks.setdefault(one_line(source.get("arm", "")), set()).update(source.get("ranks", ()))
-    told = "; ".join(f"{arm} {spans(some)}" for arm, some in ranks.items())
+    arms: dict[str, list[str]] = {}
+    for arm, some in ranks.items():
+        arms.setdefault(spans(some), []).append(arm)
+    told = "; ".join(f"{some} ({listed(names, 3)})" for some, names in arms.items())
     cpu = " · ".join(str(x) for x in (part(env, "cpu").get("model"), system.get("kernel")) if x)
     return host, one_line(told), gpus.models(env) or "none seen", gpus.driver(env), one_line(cpu)
 
