@@ -104,10 +104,7 @@ def test_a_product_that_reads_stale_blocks_is_seen(monkeypatch: pytest.MonkeyPat
         def multiply(a: Any, b: Any, out: Any) -> None:
             target = out.reshape(len(a), b.shape[1])
             target[...] = a @ b
-            if "rows" in kept:
-                target[:8] = kept["rows"] @ kept["right"]
-            else:
-                kept["rows"], kept["right"] = a[:8].copy(), b.copy()
+            target[:8] = kept.setdefault("rows", target[:8].copy())
 
         return multiply
 
