@@ -13,6 +13,7 @@ from auditor.plan import build
 CONFIGS = Path(__file__).parents[1] / "configs"
 FULL = ("nccl", "nccl_one_gpu", "nvshmem", "nvshmem_one_gpu")
 NAMES = (*FULL, *(f"evidence_{name}" for name in FULL))
+SHARING = [*(name for name in NAMES if name.endswith("one_gpu")), "evidence_neighbours_one_gpu"]
 SWITCHES = ({"NCCL_NVLS_ENABLE": "0"}, {"NVSHMEM_DISABLE_NVLS": "1"}, {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"})
 
 
@@ -62,13 +63,11 @@ def test_every_arm_of_a_config_is_of_its_backend_with_known_options(name):
         assert one == full.arm(one.name)
 
 
-SHARING = [name for name in NAMES if name.endswith("one_gpu")]
-
-
 @pytest.mark.parametrize("name", SHARING)
 def test_up_to_eight_ranks_share_a_gpu_where_the_config_says_so(name):
     """A device number for each of eight ranks, all the same, and what each library wants before it lets them share."""
     for arm in load(CONFIGS / f"{name}.toml").arms:
+        assert offer(arm).collectives
         assert arm.options["devices"] == [0] * 8
         assert 2 <= arm.ranks <= 8
         if arm.backend == "nccl" and arm.name != "nvls":
