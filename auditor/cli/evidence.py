@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -130,6 +131,9 @@ class _Subject:
 
         if self.live is None:
             return Ran(why=self.absent)
+        environment = arm_environment(self.arm.env)
+        if ":" in self.arm.backend:  # a module of the current directory is importable, there as here
+            environment["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), environment.get("PYTHONPATH", "")])
         command = [sys.executable, "reproduce.py"]
         if self.model == "one":
             command = [*mpiexec(self.arm.env), "-n", str(rank_n), *command]
@@ -137,7 +141,7 @@ class _Subject:
             done = subprocess.run(
                 command,
                 cwd=directory,
-                env=arm_environment(self.arm.env),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -146,10 +150,11 @@ class _Subject:
             )
         except subprocess.TimeoutExpired:
             return Ran(text=f"(no return within {SCRIPT_LIMIT:g} s)", shown=True)
-        if done.returncode:
-            said = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["nothing"]
+        last = done.stdout.rstrip().rpartition("\n")[2]
+        if done.returncode or not last:
+            said = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["it printed nothing"]
             return Ran(text=f"(ended with status {done.returncode}: {said[0]})", shown=False)
-        return Ran(text=done.stdout, shown=done.stdout.rstrip().rpartition("\n")[2].startswith("REPRODUCED"))
+        return Ran(text=done.stdout, shown=last.startswith("REPRODUCED"))
 
 
 def _said(made: Bundle) -> list[str]:

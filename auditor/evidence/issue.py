@@ -194,6 +194,9 @@ def _smallest(facts: Facts) -> list[str]:
     if case is None:
         return [f"**Smallest case:** there is none: {reduced.why}."]
     lines = [f"**Smallest case** ({_how(reduced)}): {_shape(case)}.", ""]
+    asked = facts.finding.scope.get("format")
+    if isinstance(asked, str) and asked != case.fmt.name:
+        lines[0] += f" The finding is of {asked}; {case.fmt.name} shows it as well."
     if case.elements * len(case.members) > SHOWN * 4:
         return [*lines, "It is too large to be spelled out here; `case.json` and `bits.csv` hold every code."]
     for number, step in enumerate(case.steps, 1):

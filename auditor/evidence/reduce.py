@@ -15,6 +15,7 @@ from auditor.evidence.shrink import Attempt, GiveUp, Shrunk, shrink
 from auditor.model import ArmView, Capabilities, Finding
 
 LIVE, MODEL, RECORDED, NONE = "live", "model", "recorded", "none"
+LEAST_RANKS = 2  # one rank's sum is its input: libraries copy there, which is another path
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def reduce(
     view: ArmView, finding: Finding, findings: Sequence[Finding], player: Player | None, absent: str = ""
 ) -> Reduced:
     """``player``: the subject, where it is here; ``absent``: why it is not. ``findings``: all of the run."""
-    relation = relation_for(finding, view.expect)
+    relation = relation_for(finding, view.expect, findings)
     if relation is None:
         return Reduced(why=f"{finding.kind} is no property of a single result, so that there is no case to cut down")
     start = recorded.find_start(view, finding, relation)
@@ -76,7 +77,7 @@ def reduce(
     model = models.model_of(finding, findings, start)
     if model is None:
         return Reduced(relation, start, RECORDED, why, outcome=start.outcome)
-    limits = Limits(rank_n_min=2, spill=_spills(finding), same_inputs=_fixed(relation))
+    limits = Limits(rank_n_min=LEAST_RANKS, spill=_spills(finding), same_inputs=_fixed(relation))
     shrunk = _shrunk(relation, start, model.play, limits)
     if not shrunk.sightings:
         return Reduced(relation, start, RECORDED, why, outcome=start.outcome)
@@ -87,7 +88,7 @@ def _on_subject(finding: Finding, relation: Relation, start: Start, player: Play
     offer = player.capabilities
     limits = Limits(
         formats=tuple(sorted(offer.formats)),
-        rank_n_min=max(offer.rank_n_min, 1),
+        rank_n_min=max(offer.rank_n_min, LEAST_RANKS),
         same_inputs=_fixed(relation),
         spill=_spills(finding),
     )

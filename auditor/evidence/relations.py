@@ -18,7 +18,7 @@ from auditor.evidence.cases import Case, Outcome, Step
 from auditor.layout import prefill_code
 from auditor.model import Codes, Finding, Trial
 from auditor.numerics.exact import exact_sums
-from auditor.numerics.rounding import join, round_sums, split, up_by_mode
+from auditor.numerics.rounding import MODES, join, round_sums, split, up_by_mode
 from auditor.probes import legal
 from auditor.probes.expected import Block, is_faithful
 
@@ -233,8 +233,9 @@ def unwritten(case: Case, outcome: Outcome) -> list[Sighting]:
         if not all(rows):
             continue
         codes = [step.fmt.dtype.type(prefill_code(step.fmt, step.prefill)) for step in case.steps]
-        same = [row[0][1] == code for row, code in zip(rows, codes, strict=True)]
-        output = rows[0][0][1]
+        size = min(len(row[0][1]) for row in rows)
+        same = [row[0][1][:size] == code for row, code in zip(rows, codes, strict=True)]
+        output = rows[0][0][1][:size]
         found += _sightings(np.logical_and.reduce(same), 0, 0, rank, output, int(codes[0]))
     return found
 
@@ -311,15 +312,32 @@ _BY_KIND: dict[str, Relation] = {
 }
 
 
-def relation_for(finding: Finding, expect: Mapping[str, Any]) -> Relation | None:
-    """The relation that defines a finding's kind; None where no single case could show it (a time, a path, a tree)."""
+def relation_for(finding: Finding, expect: Mapping[str, Any], findings: Sequence[Finding] = ()) -> Relation | None:
+    """The relation that defines a finding's kind; None where no single case could show it (a time, a path, a tree).
+
+    ``expect``: the run's [expect]; ``findings``: all of the run, for what one finding says of another.
+    """
     if finding.kind in ("rounding_mode", "double_rounding", "not_faithful"):
-        stated = expect.get("rounding_mode")
-        mode = stated if isinstance(stated, str) and finding.kind == "rounding_mode" else "ties_to_even"
+        mode = _reference(finding, expect, findings)
         faithful = finding.kind != "not_faithful"
         arguments = (("mode", mode), ("faithful", faithful))
         return Relation("not_rounded", partial(not_rounded, mode=mode, faithful=faithful), arguments=arguments)
     return _BY_KIND.get(finding.kind) or _from_rows(finding)
+
+
+def _reference(finding: Finding, expect: Mapping[str, Any], findings: Sequence[Finding]) -> str:
+    """The mode that results are held against: nearest-even unless the config states another; of a subject that rounds twice,
+    the mode that it has otherwise.
+    """
+    stated = expect.get("rounding_mode")
+    if finding.kind == "rounding_mode" and stated in MODES:
+        return str(stated)
+    if finding.kind == "double_rounding":
+        for one in findings:
+            same = all(one.scope.get(axis) == finding.scope.get(axis) for axis in ("collective", "op", "format"))
+            if one.kind == "rounding_mode" and one.arm == finding.arm and same and one.measure.get("mode") in MODES:
+                return str(one.measure["mode"])
+    return "ties_to_even"
 
 
 def _from_rows(finding: Finding) -> Relation | None:

@@ -68,7 +68,7 @@ def script(case: Case, relation: Relation, subject: Subject, title: str, origin:
     conditions = _conditions(case, relation, subject, model)
     values = {**_values(case, relation, subject), **model, "WHAT": what, "VERSION": __version__}
     parts = _sections(f"{subject.kind}.py.txt")
-    check = _sections("checks.py.txt")[relation.name]
+    check = _sections("checks.py.txt")["not_rounded" if relation.name == "not_exact" else relation.name]
     needs_rounding = bool(model) or relation.name in ("not_rounded", "not_exact")
     texts = [
         _header(case, subject, title, origin, model) + "\n" + parts[""],

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +26,8 @@ ATTEMPTS = 2000
 FIRST_LOOKS = 6  # runs of the start, to see whether it shows every time
 HOPELESS = 0.01  # chance to miss a case that shows as often as the start
 MOST_TIMES = 30
+LOUDER = (1, 20, 100)  # times that a start is gone through where it does not show every time
+LOUD_CODES = 1 << 22
 CONFIRMING = 5
 ANYTHING = Limits()
 
@@ -86,7 +88,7 @@ class _Shrinker:
         self.try_case, self.limits, self.left, self.fresh = try_case, limits, attempts, fresh
         self.best = Shrunk(edits.trimmed(start), ())
         self.history: list[tuple[Case, tuple[Sighting, ...]]] = []
-        self.times, self.need = 1, 1
+        self.times, self.need, self.steady = 1, 1, True
         self.tried: set[bytes] = set()
 
     def run(self) -> Shrunk:
@@ -103,23 +105,37 @@ class _Shrinker:
         return self.best
 
     def _look_at_start(self) -> bool:
-        runs = [self._attempt(self.best.case) for _ in range(FIRST_LOOKS)]
-        shown = [run for run in runs if run.sightings]
-        self.best.start_shown = (len(shown), len(runs))
-        if not shown:
-            return False
-        self.best.sightings = shown[0].sightings
-        self.history.append((self.best.case, shown[0].sightings))
-        rate = len(shown) / len(runs)
+        """Whether the start shows at all: in one go, or gone through more often in one process."""
+        once = self.best.case
+        for rounds in LOUDER:
+            louder = replace(once, repeats=once.repeats * rounds)
+            if rounds > 1 and louder.repeats * sum(step.data.size for step in louder.steps) > LOUD_CODES:
+                break
+            runs = [self._attempt(louder) for _ in range(FIRST_LOOKS)]
+            shown = [run for run in runs if run.sightings]
+            if rounds == 1:
+                self.best.start_shown = (len(shown), len(runs))
+            if shown:
+                self.best.case, self.best.sightings = louder, shown[0].sightings
+                self.history.append((louder, shown[0].sightings))
+                self._now_and_then(len(shown) / len(runs))
+            if len(shown) == len(runs):
+                break
+        self.steady = self.best.start_shown[0] == self.best.start_shown[1]
+        return bool(self.best.sightings)
+
+    def _now_and_then(self, rate: float) -> None:
+        """How often a case that shows at that rate is run, and how often it must show."""
+        self.times = 1
         while rate < 1 and (1 - rate) ** self.times > HOPELESS and self.times < MOST_TIMES:
             self.times += 1
         self.need = max(1, int(self.times * rate / 4))
-        return True
 
     def _all_passes(self) -> bool:
         before = self.best.case.size()
         for name, make in PASSES:
-            self._one_pass(name, make)
+            if self.steady or name != "repeats":  # fewer rounds of what shows now and then would only show less often
+                self._one_pass(name, make)
         return self.best.case.size() < before
 
     def _one_pass(self, name: str, make: Callable[[Case, Sighting, Limits], Candidates]) -> None:
@@ -197,4 +213,4 @@ def described(case: Case) -> str:
     places = f"count {' and '.join(map(str, counts))}, shift {' and '.join(shifts)}"
     calls = len(case.steps) * case.repeats
     said = f"{plural(case.rank_n, 'rank')}, {places}, {plural(calls, 'call')}"
-    return f"{said}, {case.fmt.name}, {plural(codes, 'code')} that {'is' if codes == 1 else 'are'} not zero ({bits} to read)"
+    return f"{said}, {case.fmt.name}, {plural(codes, 'code')} not zero (complexity {bits})"

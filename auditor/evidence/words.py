@@ -41,7 +41,7 @@ _BY_KIND = {
     ),
     "double_rounding": Words(
         "rounds twice",
-        "a result is not the exact sum rounded once",
+        "a result is not the exact sum rounded once, {reference}",
         ("Which format are partial sums kept in on this path?", _DOCUMENT),
     ),
     "not_faithful": Words(

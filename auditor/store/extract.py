@@ -31,11 +31,11 @@ def extract(
     content = json.loads(plan)
     files = [_restricted(path, wanted) for path in _paths(reader)]
     events = [
-        (name, {**event, **rewrite({"message": event.get("message", "")})})
-        for name in wanted
-        for event in reader.arm(name).events
-        if event["trial_id"] in wanted[name]
+        (name, event) for name in wanted for event in reader.arm(name).events if event["trial_id"] in wanted[name]
     ]
+    noted = _noted(files)
+    events = [(name, event) for name, event in events if _key(name, event) not in noted]
+    events = [(name, {**event, **rewrite({"message": event.get("message", "")})}) for name, event in events]
     try:
         merger = _Rewriting(target, reader.run_id, content, files, rewrite)
         with merger:
@@ -49,6 +49,20 @@ def extract(
     if problems:
         raise EvidenceError(f"{problems[0]}; check the run with: auditor verify {reader.path}")
     return target
+
+
+def _key(arm: str, event: Mapping[str, Any]) -> tuple[Any, ...]:
+    return arm.encode(), event["trial_id"].encode(), event["repeat"], event["rank"], event["attempt"]
+
+
+def _noted(files: list[RecordFile]) -> set[tuple[Any, ...]]:
+    """Rows that are copied anyway: a trial that was skipped is one, and may stand in the events beside kept shards too."""
+    return {
+        (row.arm, row.trial, row.repeat, row.rank, row.attempt)
+        for file in files
+        for row in file.select()
+        if not row.is_event
+    }
 
 
 def _paths(reader: RunReader) -> list[Path]:
