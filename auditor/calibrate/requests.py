@@ -10,6 +10,7 @@ from auditor.calibrate.collective import Collective, CollectiveOptions, Record
 from auditor.calibrate.local import LocalOptions, LocalReduction
 from auditor.calibrate.matmul import Matmul, MatmulOptions
 from auditor.calibrate.measured import Workload
+from auditor.config import toml_value
 from auditor.errors import ConfigError
 
 LOCAL = {
@@ -96,7 +97,7 @@ def _local(options: Mapping[str, Any], n: str, terms: str, function: str = "") -
 
 def _collective(workload: str, options: Mapping[str, Any]) -> CollectiveOptions:
     rest = {key: value for key, value in options.items() if key not in ("option", "env")}
-    own = tuple((key, _scalar(value)) for key, value in _pairs("--option", options["option"]))
+    own = tuple((key, toml_value(value)) for key, value in _pairs("--option", options["option"]))
     return CollectiveOptions(collective=workload, options=own, env=tuple(_pairs("--env", options["env"])), **rest)
 
 
@@ -108,15 +109,3 @@ def _pairs(flag: str, texts: Any) -> list[tuple[str, str]]:
             raise ConfigError(f"{flag} {text}: is not of the form key=value")
         pairs.append((key, value))
     return pairs
-
-
-def _scalar(text: str) -> Any:
-    """A backend's option as TOML has it: a number, true or false, else text."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -4,7 +4,7 @@
 ``configs/nccl.toml: sweep.count[3] = 1.5 is not a whole number of elements``.
 """
 
-from auditor.config.reader import load
+from auditor.config.reader import load, toml_value
 from auditor.config.records import (
     ALL_PROBES,
     BUILT_IN,
@@ -32,4 +32,5 @@ __all__ = [
     "Scope",
     "Sweep",
     "load",
+    "toml_value",
 ]

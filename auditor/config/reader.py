@@ -75,7 +75,7 @@ def _override(raw: dict[str, Any], text: str, mistakes: Mistakes) -> None:
     if keys == ["sweep", "shift"]:
         target.pop("send_shift", None)
         target.pop("recv_shift", None)
-    target[keys[-1]] = _value(value.strip())
+    target[keys[-1]] = toml_value(value.strip())
 
 
 def _step(target: Any, part: str) -> Any:
@@ -93,7 +93,7 @@ def _arm_names(raw: Mapping[str, Any], keys: Sequence[str]) -> str:
     return f"; arms: {', '.join(names)}" if keys[0] == "arm" and names else ""
 
 
-def _value(text: str) -> Any:
+def toml_value(text: str) -> Any:
     """A TOML value; what is none is a bare string."""
     try:
         parsed = tomllib.loads(f"v = {text}")
