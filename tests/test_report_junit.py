@@ -141,8 +141,9 @@ def test_text_that_xml_cannot_hold_does_not_break_it(tmp_path: Path, text: str) 
 
 
 def test_hundreds_of_findings_stay_a_small_file(tmp_path: Path) -> None:
-    rows = tuple(row(index=n) for n in range(40))
+    rows = tuple(row(index=n, inputs=("0x3f80",) * 64) for n in range(40))
     run_dir = make_run(tmp_path, [finding("FAIL", evidence=rows) for _ in range(600)])
     text = junit.text(read(run_dir))
     assert len(text) < 2_000_000
     assert "... 24 more rows in findings.json" in text
+    assert "0x3f80 ... (64 in all) observed" in text

@@ -22,7 +22,7 @@ from auditor.report.kinds import about
 from auditor.report.source import RunFacts
 from auditor.report.words import Row, bare_claim, clean, listed, one_line, part, verdict_of
 
-EVIDENCE = 16  # rows of a failure
+EVIDENCE, INPUTS = 16, 8  # rows of a failure, and inputs of a row, that are shown
 SKIPPED = (Verdict.INCONCLUSIVE, Verdict.WAIVED)
 OWN = "auditor"  # the suite of the run as a whole
 
@@ -139,8 +139,11 @@ def _evidence_line(one: Mapping[str, Any]) -> str:
     words = []
     for key in ("trial", "rank", "repeat", "index", "inputs", "observed", "expected"):
         value = one.get(key)
-        if value not in (None, "", []):
-            words.append(f"{key} {' '.join(str(item) for item in value) if isinstance(value, list) else value}")
+        if isinstance(value, list):
+            more = f" ... ({len(value)} in all)" if len(value) > INPUTS else ""
+            value = " ".join(str(item) for item in value[:INPUTS]) + more
+        if value not in (None, ""):
+            words.append(f"{key} {value}")
     return one_line(" ".join(words))
 
 
