@@ -16,7 +16,7 @@ from auditor.errors import AuditError
 from auditor.harness import Harness, Job
 from auditor.inputs.programs import sender
 from auditor.kernels import cuda, cuda_memory, memory
-from auditor.kernels.memory import Memory, Payload, adopt
+from auditor.kernels.memory import Look, Memory, Payload, adopt, agree
 from auditor.layout import PERIOD, Background, fill_codes
 from auditor.model import Call, Capabilities, Family, Planned, Trial, World
 
@@ -196,6 +196,41 @@ def test_the_background_is_laid_down_and_scanned(arena: Memory) -> None:
     assert arena.strayed(N, N, 5).total == 0
     arena.restore(PERIOD - 3, PERIOD + 4)
     assert np.array_equal(everything(arena), want)
+
+
+def test_many_looks_are_answered_at_once(
+    allocate: Callable[[int], np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At what is kept and at the background, in two arenas; on a device by one download."""
+    first, second = (adopt(allocate(N), Background(1, name).bytes(0, 2 * PERIOD)) for name in ("send", "recv"))
+    for one in (first, second):
+        one.restore(0, N)
+    kept = first.take(513, 5000)
+    first.fill(600, 1, first.host(kept)[87] ^ 0xFF, 1)
+    second.fill(N - 1, 1, Background(1, "recv").bytes(0, N)[-1] ^ 0xFF, 1)
+    looks = {
+        Look(first, 0, 87, 513, kept): True,
+        Look(first, 87, 88, 600, kept): False,
+        Look(second, 0, N - 1): True,
+        Look(first, 0, 5000, 513, kept): False,
+        Look(first, 88, 5000, 601, kept): True,
+        Look(second, -50, N + 50): False,
+        Look(first, 600, 601): False,
+        Look(first, 40, 40, 9, kept): True,
+        Look(first, N, N + 9): True,
+    }
+    downloads = []
+    download = emulated_cuda.Emulated.download
+    monkeypatch.setattr(emulated_cuda.Emulated, "download", lambda *a: downloads.append(a) or download(*a))
+    assert agree(list(looks)) == list(looks.values())
+    assert len(downloads) == (first.where != "host")
+    for look, answer in looks.items():
+        one = look.memory
+        if look.kept is None:
+            assert (not one.strayed(look.start, look.stop, 3).total) is answer
+        else:
+            assert one.same(look.at, look.kept, look.start, look.stop) is answer
+    assert agree([]) == []
 
 
 def test_nothing_at_all(arena: Memory) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from auditor import inputs, kernels
 from auditor.inputs.programs import contributors, sender
 from auditor.kernels import memory
-from auditor.kernels.memory import Changed, Kept, Memory, Payload, Staged
+from auditor.kernels.memory import Changed, Kept, Look, Memory, Payload, Staged
 from auditor.layout import GUARD, Range, fill_codes, prefill_code, recv_range, send_range
 from auditor.model import Codes, Output, OutsideByte, Trial
 
@@ -154,8 +154,61 @@ def _payload(trial: Trial, repeat: int, rank: int) -> Payload:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """Whether all is as it should be: the output the last one recorded, the send range intact and nothing changed outside."""
+
+    known: bool
+    clean: bool
+
+
+def glances(trial: Trial, mine: Sequence[Rank], *, scan: bool) -> dict[int, Glance]:
+    """By rank; one waiting for each device, since what is asked of a device one by one costs more than small calls."""
+    outputs = {state.rank: _output_look(state, trial) for state in mine}
+    around = {state.rank: _outside_looks(state, trial, scan=scan) for state in mine}
+    asked = [look for rank in around for look in (*outputs[rank], *around[rank])]
+    answers = iter(memory.agree(asked))
+    found = {}
+    for rank in around:
+        known = [next(answers) for _ in outputs[rank]]
+        clean = [next(answers) for _ in around[rank]]
+        found[rank] = Glance(known == [True], all(clean))
+    return found
+
+
+def _output_look(state: Rank, trial: Trial) -> list[Look]:
+    """Nothing where there is no output of this trial yet."""
+    at, nbytes = place_of(state, trial)
+    if not state.digest or state.last is None or state.last.nbytes != nbytes:
+        return []
+    return [Look(arena_of(state, trial), 0, nbytes, at, state.last)]
+
+
+def _outside_looks(state: Rank, trial: Trial, *, scan: bool) -> list[Look]:
+    """What outside_of looks at."""
+    source, target = send_range(trial), recv_range(trial, state.rank)
+    first, last = source.fenced.start, source.fenced.stop
+    if trial.in_place:
+        parts = ((first, target.offset), (target.stop, last))
+        looks = [Look(state.send, start - first, stop - first, start, state.expected) for start, stop in parts]
+    else:
+        looks = [Look(state.send, 0, last - first, first, state.expected)]
+        looks += [Look(state.recv, side.start, side.stop) for side in (target.head, target.tail)]
+    if scan:
+        used = Range(0, 0) if trial.in_place else target
+        looks += [Look(state.send, *span) for span in _unused(source, state.send)]
+        looks += [Look(state.recv, *span) for span in _unused(used, state.recv)]
+    return looks
+
+
+def _unused(used: Range, arena: Memory) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Everything beyond the fences of ``used``."""
+    low, high = bounds(used) if used.stop else (0, 0)
+    return (0, low), (high, arena.nbytes)
+
+
 def outside_of(state: Rank, trial: Trial, *, scan: bool) -> tuple[bool, tuple[OutsideByte, ...], int]:
-    """(send range intact, changed bytes outside the ranges, their number)."""
+    """(send range intact, changed bytes outside the ranges, their number), byte by byte: for where a glance was not clean."""
     source, target = send_range(trial), recv_range(trial, state.rank)
     found = _Differences()
     intact = True
@@ -183,8 +236,7 @@ def _send_outside(found: _Differences, state: Rank, source: Range, kept: Range, 
 
 def _scan(found: _Differences, name: str, arena: Memory, used: Range, origin: int) -> None:
     """Everything beyond the fences of ``used`` still holds the background."""
-    low, high = bounds(used) if used.stop else (0, 0)
-    for start, stop in ((0, low), (high, arena.nbytes)):
+    for start, stop in _unused(used, arena):
         found.add(name, arena.strayed(start, stop, found.room), origin)
 
 

@@ -13,10 +13,12 @@ from auditor.errors import AuditError, Unsupported
 from auditor.harness.issue import Variant
 from auditor.harness.look import (
     Called,
+    Glance,
     Rank,
     arena_of,
     bounds,
     fill,
+    glances,
     off_nearest,
     outside_of,
     read_at_once,
@@ -24,7 +26,7 @@ from auditor.harness.look import (
     second_reading,
     settle,
 )
-from auditor.kernels.memory import adopt
+from auditor.kernels.memory import Look, adopt, agree
 from auditor.layout import ALIGNMENT, PERIOD, Background, arena_bytes, recv_range, send_range
 from auditor.model import Capabilities, Codes, Observation, Output, Planned, Trial, Window, World
 
@@ -120,7 +122,8 @@ class Harness:
         for state in mine:
             fill(state, trial, repeat)
         first = send_range(trial).fenced.start
-        before = {state.rank: state.send.same(first, state.expected) for state in mine}
+        whole = [Look(state.send, 0, state.expected.nbytes, first, state.expected) for state in mine]
+        before = dict(zip((state.rank for state in mine), agree(whole), strict=True))
         settle(self.ranks)  # of ranks that take no part, too: the trial before may still be cleared away there
         send, recv = self._windows(trial, mine)
         rooms = rooms_of(trial, mine)
@@ -141,9 +144,10 @@ class Harness:
         settle(mine)
         path = str(self.backend.path()) if "path" in self.features and mine else ""
         own = perform.subject_seconds() if mine else None
+        seen = glances(trial, mine, scan=scan)
         for state in mine:
             called = Called(before[state.rank], returned - started, own, path, returned, early.get(state.rank))
-            self._look(trial, repeat, state, called, scan=scan)
+            self._look(trial, repeat, state, called, seen[state.rank], scan=scan)
         return True
 
     def _windows(self, trial: Trial, mine: list[Rank]) -> tuple[Mapping[int, Window], Mapping[int, Window]]:
@@ -165,20 +169,19 @@ class Harness:
         self.recorder.flush()
         self.progress.failed()  # peers may wait for this rank in vain; the supervisor sees it
 
-    def _look(self, trial: Trial, repeat: int, state: Rank, called: Called, *, scan: bool) -> None:
+    def _look(self, trial: Trial, repeat: int, state: Rank, called: Called, seen: Glance, *, scan: bool) -> None:
         target = recv_range(trial, state.rank)
         arena = arena_of(state, trial)
         early, late = called.early, None
         more: dict[str, Any] = {}
         if early is None:
-            known = state.digest and state.last is not None and state.last.nbytes == target.nbytes
-            if not (known and arena.same(target.offset, state.last)):
+            if not seen.known:
                 state.keep(arena, trial, arena.take(target.offset, target.nbytes))
         else:
             state.keep(arena, trial, early.kept)
             late, more = second_reading(state, arena, trial, called)
         off = off_nearest(state, trial, repeat) if early is None else None
-        intact, outside, total = outside_of(state, trial, scan=scan)
+        intact, outside, total = (True, (), 0) if seen.clean else outside_of(state, trial, scan=scan)
         row = Observation(
             trial_id=trial.trial_id,
             repeat=repeat,

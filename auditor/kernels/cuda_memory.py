@@ -15,7 +15,7 @@ import numpy as np
 from auditor.errors import AuditError
 from auditor.kernels import cuda
 from auditor.kernels.engine import Engine, Found
-from auditor.kernels.memory import NOTHING, Changed, Payload
+from auditor.kernels.memory import NOTHING, Changed, Look, Payload
 from auditor.model import Bytes
 from auditor.numerics.programs import Program
 
@@ -141,8 +141,20 @@ class CudaMemory:
         found = self.engine.compare(at, pattern, size, limit=max(limit, 0), offset=start, period=self._period)
         return _changed(start, found)
 
+    def agree(self, looks: Sequence[Look]) -> list[bool]:
+        return self.engine.agree([_sides(look) for look in looks])
+
     def settle(self) -> None:
         self.device.synchronize()
+
+
+def _sides(look: Look) -> tuple[int, int, int, int, int]:
+    """A look as addresses: (this side, the other, bytes, offset and period of the pattern that the other may be)."""
+    memory: Any = look.memory
+    if look.kept is not None:
+        return memory.address + look.at, int(look.kept.data.ptr) + look.start, look.stop - look.start, 0, 0
+    start, stop = max(look.start, 0), min(look.stop, memory.nbytes)
+    return memory.address + start, int(memory._background.data.ptr), stop - start, start, memory._period
 
 
 def _changed(at: int, found: Found) -> Changed:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from auditor.kernels.host import equal
-from auditor.kernels.memory import NOTHING, Changed, Payload
+from auditor.kernels.memory import NOTHING, Changed, Look, Payload
 from auditor.model import Bytes
 from auditor.numerics.programs import Program
 
@@ -86,6 +86,14 @@ class HostMemory:
                     found.found + more.found,
                 )
         return found
+
+    def agree(self, looks: Sequence[Look]) -> list[bool]:
+        return [
+            not look.memory.strayed(look.start, look.stop, 0).total
+            if look.kept is None
+            else look.memory.same(look.at, look.kept, look.start, look.stop)
+            for look in looks
+        ]
 
     def settle(self) -> None:
         return None

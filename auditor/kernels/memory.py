@@ -51,6 +51,29 @@ class Changed:
 NOTHING = Changed(0, [], [], [])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """A question: does ``memory`` hold at offset ``at`` what stands at [start, stop) of ``kept``? Without ``kept``: does
+    [start, stop) of the arena hold the background?
+    """
+
+    memory: Memory
+    start: int
+    stop: int
+    at: int = 0
+    kept: Kept = None
+
+
+def agree(looks: Sequence[Look]) -> list[bool]:
+    """The answers, in order. Looks at one device's memory wait for it once."""
+    answers: dict[int, bool] = {}
+    for where in dict.fromkeys(look.memory.where for look in looks):
+        mine = [number for number, look in enumerate(looks) if look.memory.where == where]
+        found = looks[mine[0]].memory.agree([looks[number] for number in mine])
+        answers |= zip(mine, found, strict=True)
+    return [answers[number] for number in range(len(looks))]
+
+
 class Memory(Protocol):
     """One arena. Offsets count bytes from its start; ``start`` and ``stop`` of something kept count from the kept's."""
 
@@ -99,6 +122,9 @@ class Memory(Protocol):
 
     def strayed(self, start: int, stop: int, limit: int) -> Changed:
         """Where a range differs from the background."""
+
+    def agree(self, looks: Sequence[Look]) -> list[bool]:
+        """Answers to looks at this and other memory of the same ``where``."""
 
     def settle(self) -> None:
         """Waits until everything asked for is done, and anyone may read or write."""
