@@ -128,7 +128,7 @@ def text() -> str:
 
 @cache
 def library() -> ctypes.CDLL:
-    """Compiled once a process; -O0, since compiling would take longer than running. -ffp-contract=off: a fused addition rounds once."""
+    """Compiled once a process; -O0: compiling would outlast running. -ffp-contract=off: no fused additions."""
     folder = Path(tempfile.mkdtemp(prefix="auditor-multimem-"))
     (folder / "all.cpp").write_text(text())
     flags = ["-O0", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wno-unknown-pragmas"]

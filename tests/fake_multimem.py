@@ -27,6 +27,7 @@ class Machine:
     streams: list[Stream] = field(default_factory=list)
     peers: list[tuple[int, int]] = field(default_factory=list)
     reachable: bool = True
+    asked: set[int] = field(default_factory=set)  # streams that somebody looked at
     launches: list[tuple[int, Variant, tuple[int, ...]]] = field(default_factory=list)
     compiled: list[tuple[Variant, str]] = field(default_factory=list)
 
@@ -114,6 +115,7 @@ def install(monkeypatch, **settings) -> Machine:
     runtime, properties = cupy.cuda.runtime, cupy.cuda.runtime.getDeviceProperties
 
     def look(pointer):
+        machine.asked.add(pointer)
         machine.settle()
         return machine.cuda.stream_code
 

@@ -149,6 +149,21 @@ def test_calls_in_flight_see_each_others_results(machine, options):
     assert backend.last_seconds() == 1e-6
 
 
+def test_calls_of_several_groups_in_flight_are_all_waited_for(machine):
+    backend, fmt, codes = made(4, devices=[0, 1, 0, 1]), FORMATS["binary32"], terms("binary32", 4, 23)
+    arenas, outputs = (backend.allocate(4096), backend.allocate(4096)), {}
+    for group in ((0, 1), (3, 2)):
+        call = Call(collective="all_reduce", op="sum", format="binary32", count=23, group=group)
+        send, recv = placed(backend, call, codes, arenas=arenas)
+        outputs |= {rank: (window, group) for rank, window in recv.items()}
+        backend.enqueue(call, send, recv)
+    machine.asked.clear()
+    backend.wait()
+    assert len(machine.asked) == 4
+    for window, group in outputs.values():
+        assert np.array_equal(output(window, fmt), model("binary32", "wide", codes, group))
+
+
 @pytest.mark.parametrize("options", [{"algorithm": "two_shot"}, {}])
 def test_a_missing_meeting_shows(machine, monkeypatch, options):
     """The test above can fail: the fake machine runs the streams apart where no event holds them."""

@@ -123,8 +123,8 @@ class Multimem:
         self._variants = {name: self._variant(name) for name in sorted(offered_formats(self._options, major))}
         self._kernels.prepare(list(self._variants.values()))
         self._path = ""
-        self._timed: tuple[int, ...] = ()
-        self._last: tuple[int, ...] = ()
+        self._timed: tuple[int, ...] = ()  # ranks of the last call
+        self._busy: set[int] = set()  # ranks of calls in flight
         self._open = True
 
     def _variant(self, name: str) -> Variant:
@@ -147,9 +147,9 @@ class Multimem:
         if not ranks:
             return
         shares = list(self._shares(call, variant, send, recv))
-        if not self._timed:
-            self._lanes.settle(ranks)
-        self._timed = self._last = ranks
+        self._lanes.settle(rank for rank in ranks if rank not in self._busy)
+        self._busy.update(ranks)
+        self._timed = ranks
         what = f"multimem {call.collective} {call.op} of {call.count} {call.format}"
         with self._lanes.speaking(what):
             self._lanes.begin(ranks)
@@ -162,8 +162,8 @@ class Multimem:
 
     def wait(self) -> None:
         """Return when every enqueued call is done."""
-        timed, self._timed = self._timed, ()
-        self._lanes.wait(timed)
+        busy, self._busy = sorted(self._busy), set()
+        self._lanes.wait(busy)
 
     def _check(self, call: Call, send: Windows, recv: Windows) -> Variant:
         """The kernel that the call needs. Raises Unsupported where there is none."""
@@ -237,7 +237,7 @@ class Multimem:
 
     def last_seconds(self) -> float:
         """Seconds between CUDA events around the last call, the longest of this process's ranks."""
-        return self._lanes.seconds(self._last)
+        return self._lanes.seconds(self._timed)
 
     def describe(self) -> Mapping[str, Any]:
         """Options, the model that the numbers should follow, the kernels' SASS, versions, GPUs. JSON scalars."""
@@ -250,8 +250,7 @@ class Multimem:
             **self._fabric.describe(),
             **describe_devices(self._lanes.cupy, self._devices.values()),
             "process_model": self.process_model,
-            "ranks_per_gpu": most_on_one(self._devices.values()),
-            "limits": limits(self._switch, most_on_one(self._devices.values())),
+            **limits(self._switch, most_on_one(self._devices.values())),
             "architecture": architecture,
             "nvrtc": compiler_version(),
             "nvdisasm": disassembler_version(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from auditor.backends.multimem_forms import BITS, TYPES
 from auditor.backends.multimem_kernels import Variant
@@ -41,9 +42,10 @@ def _model(variant: Variant) -> str:
     return f"not stated: the switch adds ({variant.body.mnemonic}); lone elements: {on_the_sm(variant)}"
 
 
-def limits(switch: bool, ranks_per_gpu: int) -> str:
-    """What such a run cannot show."""
+def limits(switch: bool, ranks_per_gpu: int) -> dict[str, Any]:
+    """``ranks_per_gpu``, and where there is one, ``limits``: what such a run cannot show. JSON scalars."""
     if switch:
-        return ""
+        return {"ranks_per_gpu": ranks_per_gpu}
     shared = f" One GPU served {ranks_per_gpu} ranks, so no NVLink lay between those." if ranks_per_gpu > 1 else ""
-    return f"The additions ran on the SMs of the GPUs: nothing here was added in a switch.{shared}"
+    words = f"The additions ran on the SMs of the GPUs: nothing here was added in a switch.{shared}"
+    return {"ranks_per_gpu": ranks_per_gpu, "limits": words}
