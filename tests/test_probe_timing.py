@@ -202,12 +202,12 @@ run = ["timing"]
 """
 
 
-def audit(folder, backend, ranks=4):
-    """(exit code, the findings) of ``auditor run``."""
+def audit(folder, backend, ranks=4, here=HERE):
+    """(exit code, the findings) of ``auditor run`` with a backend that may lie in the directory ``here``."""
     (folder / "c.toml").write_text(CONFIG.format(backend=backend, ranks=ranks))
     command = [sys.executable, "-m", "auditor", "run", "c.toml", "--out", "run"]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)])}
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(HERE), str(HERE.parent)])}
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False)
     path = folder / "run" / "findings.json"
     assert path.exists(), done.stderr
     return done.returncode, json.loads(path.read_text())["findings"]

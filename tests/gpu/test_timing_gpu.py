@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from gpus import GPU_N, needs_gpu
+from test_probe_timing import audit
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.gpu, needs_gpu]
-CONFIG = """
-title = "Time on a GPU"
-[[arm]]
-name = "subject"
-backend = "{backend}"
-ranks = {ranks}
-[sweep]
-collective = ["all_reduce", "reduce_scatter"]
-format = ["bfloat16"]
-count = [1, 1026]
-[probes]
-run = ["timing"]
-"""
 SUBJECTS = {"Slow": set(), "Early": {"early_return"}, "TellsTooLittle": {"false_time"}}
-
-
-def audit(folder, backend):
-    """(exit code, findings) of ``auditor run`` with as many ranks as there are GPUs."""
-    (folder / "c.toml").write_text(CONFIG.format(backend=backend, ranks=GPU_N))
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1]), *sys.path])}
-    command = [sys.executable, "-m", "auditor", "run", "c.toml", "--out", "run"]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False)
-    path = folder / "run" / "findings.json"
-    assert path.exists(), done.stderr
-    return done.returncode, json.loads(path.read_text())["findings"]
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_subject_with_a_fault_of_time(name, tmp_path):
-    code, findings = audit(tmp_path, f"untimely_nccl:{name}")
+    code, findings = audit(tmp_path, f"untimely_nccl:{name}", GPU_N, HERE)
     claims = [found["claim"] for found in findings]
     failed = {found["kind"] for found in findings if found["verdict"] == "FAIL"}
     assert failed == SUBJECTS[name], claims
@@ -53,7 +26,7 @@ def test_a_subject_with_a_fault_of_time(name, tmp_path):
 
 def test_nccl_as_it_is(tmp_path):
     """No alarm. On one GPU its calls may be too short for the clocks to be compared."""
-    code, findings = audit(tmp_path, "nccl")
+    code, findings = audit(tmp_path, "nccl", GPU_N)
     assert code == 0, [found["claim"] for found in findings]
     by_kind = {(found["kind"], found["verdict"]) for found in findings}
     assert by_kind <= {("early_return", "PASS"), ("false_time", "PASS"), ("false_time", "INCONCLUSIVE")}
