@@ -255,6 +255,7 @@ def test_one_slow_call_is_no_false_time() -> None:
         (("histogram", "--reference", "guess"), 2, "is none of float64, exact, user:module.function"),
         (("histogram", "--law", "normal"), 2, "is not normal:WIDTH"),
         (("histogram", "--bins", 0), 2, "--bins"),
+        (("histogram", "--bins", 1 << 20, "--weights", 1 << 20), 2, "ask for a smaller size"),
         (("histogram", "--margin", 0.5), 2, "--margin"),
         (("histogram", "--out", "no/such/bound.json"), 2, "there is no directory no/such"),
         (("user:planted_workloads",), 2, "is not of the form user:module.function"),

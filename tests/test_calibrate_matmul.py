@@ -13,6 +13,7 @@ from auditor.calibrate import matmul
 from auditor.calibrate.matmul import Matmul, MatmulOptions
 from auditor.errors import ConfigError
 from auditor.model import Verdict
+from auditor.report import calibrate_text
 
 __all__ = ["cli"]
 SMALL = ("--size", 96, "--checks", 3, "--held-out", 20, "--seed", 7, "--out", "bound.json")
@@ -70,7 +71,7 @@ def test_a_product_is_checked_on_fresh_inputs_and_its_bound_applied(cli: Cli) ->
     assert names["nothing cancels"] is False
     assert names["the reference is better than what is measured"] is True
     assert "coverage of margin x worst" not in names
-    assert [gate["verdict"] for gate in record["gates"]] == ["PASS"] * 4
+    assert [gate["verdict"] for gate in record["gates"]] == ["PASS"] * 5
     assert "over 3 checks the largest error is" in cli.out
     assert cli("check", "--bound", "bound.json") == 0
     assert "absolute bound 0.001" in cli.out
@@ -86,7 +87,8 @@ def test_a_tighter_bound_than_the_errors_fails_the_check() -> None:
     record = _made(bound=1e-7)
     verdict, lines = calibrate.applied(record, Matmul(MatmulOptions(size=64, checks=2, seed=3, bound=1e-7)).measure(0))
     assert verdict is Verdict.FAIL
-    assert any(line.startswith("seed 3: the largest error is") for line in lines)
+    assert record["verdict"] == "FAIL"
+    assert any(line.startswith("wrong_value: 2 of 2 checks exceed 1e-07: seed 3: ") for line in lines)
     assert any("absolute bound" in line for line in lines)
 
 
@@ -114,6 +116,29 @@ def test_a_product_that_reads_stale_blocks_is_seen(monkeypatch: pytest.MonkeyPat
     stale = next(gate for gate in record["gates"] if gate["kind"] == "stale_term")
     assert stale["says"].startswith("512 of 4,096 elements are still the result")
     assert record["checks"][1]["max_abs_error_float64"] > 1
+
+
+def test_an_error_that_is_not_finite_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of the block that errors are planted in, so that there is a record all the same."""
+
+    def spoilt(chunks: int) -> Any:
+        def multiply(a: Any, b: Any, out: Any) -> None:
+            out.reshape(len(a), b.shape[1])[...] = a @ b
+            out[-1] = np.nan
+
+        return multiply
+
+    monkeypatch.setattr(matmul, "host_product", spoilt)
+    monkeypatch.setattr(matmul, "SIDE", 8)
+    record = _made()
+    assert record["verdict"] == "FAIL"
+    assert record["checks"][0]["max_abs_error_float64"] is None
+    assert "the largest error is not finite against float64" in calibrate_text.headline(record)
+
+
+def test_what_does_not_fit_the_machine_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"of the .* here; ask for a smaller size"):
+        Matmul(MatmulOptions(size=1 << 22))
 
 
 def test_more_blocks_than_rows_are_refused() -> None:

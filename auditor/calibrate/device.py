@@ -12,9 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from auditor.environment.machine import cpu_model, first_line, usable_cpus
+from auditor.environment.machine import cpu_model, first_line, memory_bytes, usable_cpus
 from auditor.errors import ConfigError
 from auditor.kernels import cuda
+from auditor.plan.summary import size
 
 DEVICES = ("cpu", "cuda")
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -76,11 +77,11 @@ class Host:
         array[...] = data
 
     def limit(self, nbytes: int) -> tuple[float, str]:
-        size = min(max(nbytes, LIMIT_BYTES[0]), LIMIT_BYTES[1])
-        measured = host_copy_rate(size)
+        copied = min(max(nbytes, LIMIT_BYTES[0]), LIMIT_BYTES[1])
+        measured = host_copy_rate(copied)
         if HOST_HEADROOM * measured < HOST_LEAST:
             return HOST_LEAST, "what any host's caches may give; this one copies more slowly now"
-        told = f"{measured / 1e9:.3g} GB/s at which all cores together copy {size:,} bytes here"
+        told = f"{measured / 1e9:.3g} GB/s at which all cores together copy {copied:,} bytes here"
         return HOST_HEADROOM * measured, f"{HOST_HEADROOM:g} times the {told}"
 
     def describe(self) -> dict[str, Any]:
@@ -188,6 +189,13 @@ def open_device(kind: str) -> Device:
     if kind not in DEVICES:
         raise ConfigError(f"--device {kind}: is none of {', '.join(DEVICES)}")
     return Host() if kind == "cpu" else Gpu()
+
+
+def check_memory(nbytes: int) -> None:
+    """Raises ConfigError where a workload would take more than half of this machine's memory."""
+    memory = memory_bytes()
+    if memory is not None and nbytes > memory / 2:
+        raise ConfigError(f"this would take {size(nbytes)} of the {size(memory)} here; ask for a smaller size")
 
 
 def blas() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from auditor.calibrate import data, reference
-from auditor.calibrate.device import Device, open_device
+from auditor.calibrate.device import Device, check_memory, open_device
 from auditor.calibrate.gates import (
     Right,
     Subject,
@@ -39,6 +39,7 @@ from auditor.numerics.trees import Tree, binary_tree, chain, evaluate
 FORMATS_HERE = ("binary32", "binary64")
 HELD_OUT_FROM = 100_000  # numbers of the shuffles that are held out; calibration takes small ones
 ATOMIC_LAUNCHES = 24
+COPIES = 4  # of all terms that are held at once, at the most
 THREADS = 256
 Run = Callable[[data.Order, Any], float | None]
 
@@ -70,6 +71,7 @@ class LocalReduction:
         if options.reference not in (FLOAT64, EXACT) and not options.reference.startswith("user:"):
             raise ConfigError(f"--reference {options.reference}: is none of float64, exact, user:module.function")
         data.check_distribution(options.distribution, self.fmt, options.terms)
+        check_memory(COPIES * options.n * options.terms * self.fmt.itemsize)
         self._referee = resolve(options.reference) if options.reference.startswith("user:") else None
         self._function = resolve(options.function) if options.function else None
 
@@ -135,6 +137,7 @@ class LocalReduction:
             legal=Models(None, f"{o.terms:,} terms have more orders than can be listed"),
             held_out=self._held_out(subject, run, inputs, held_out),
             repeats=bool(np.array_equal(self._output(subject, run, first), outputs[names[0]])),
+            directed=self._function is not None,  # nobody knows how a person's own additions round
         )
 
     def _reference(self, rows: data.Rows) -> Reference:

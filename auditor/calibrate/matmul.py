@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,17 +18,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auditor.calibrate.device import Device, blas, open_device
-from auditor.calibrate.gates import Right, Subject, complete_on_return, every_element_written, honest_time, read_again
+from auditor.calibrate.device import Device, blas, check_memory, open_device
+from auditor.calibrate.gates import (
+    Gate,
+    Right,
+    Subject,
+    complete_on_return,
+    every_element_written,
+    honest_time,
+    read_again,
+)
 from auditor.calibrate.held_out import HeldOut
 from auditor.calibrate.measured import Measured, Models
 from auditor.calibrate.reference import FLOAT64, Reference, sums_of_float64
 from auditor.errors import ConfigError
-from auditor.model import Codes
+from auditor.model import Codes, Verdict
 from auditor.numerics.formats import FORMATS
 from auditor.numerics.recipes import COMMON, Stream
 
 MATRIX_STREAM, INNER_STREAM = 0x74, 0x76
+BYTES_AN_ELEMENT = 60  # of a product, in all copies that are held at once
 SIDE = 64  # rows and columns of the block that errors are planted in and whose inner order is shuffled
 Matrix = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]
@@ -54,6 +63,7 @@ class Matmul:
     def __init__(self, options: MatmulOptions) -> None:
         if options.chunks > options.size:
             raise ConfigError(f"--chunks {options.chunks}: there are only {options.size} rows")
+        check_memory(BYTES_AN_ELEMENT * options.size**2)
         self.options, self.fmt = options, FORMATS["binary32"]
 
     def asked(self) -> dict[str, Any]:
@@ -88,7 +98,7 @@ class Matmul:
             conditions={**self.asked(), **self._described()},
             reference=kept.reference,
             orders={f"check {o.checks}": kept.output},
-            gates=bench.gates(),
+            gates=[*bench.gates(), within([check.row for check in checks], o.bound)],
             replay=Models(None, "the order inside the library's product is not known"),
             legal=Models(None, f"A sum of {o.size:,} products has more orders than can be listed"),
             held_out=self._held_out(kept, held_out),
@@ -139,7 +149,7 @@ class _Bench:
         )
         self.a, self.b = pinned(device, shape), pinned(device, shape)
         self.earlier: tuple[Codes, Right] | None = None
-        self._gates: list[Any] = []
+        self._gates: list[Gate] = []
 
     def check(self, seed: int) -> _Check:
         size = self.options.size
@@ -190,9 +200,19 @@ class _Bench:
         judge = Reference(self.fmt, FLOAT64, sums_of_float64(block), magnitude.reshape(-1), self.options.size)
         return _Check(row, self._cut(output), judge, left, right)
 
-    def gates(self) -> list[Any]:
+    def gates(self) -> list[Gate]:
         subject = self._subject()
         return [every_element_written(subject), *self._gates, complete_on_return(subject), honest_time(subject)]
+
+
+def within(rows: Sequence[Mapping[str, Any]], bound: float) -> Gate:
+    """The checks against the bound that was written down."""
+    names = ("max_abs_error_float64", "max_abs_difference_unchunked")
+    over = [row for row in rows if not all(row[name] <= bound for name in names)]
+    if over:
+        told = ", ".join(f"seed {row['seed']}: {max(row[name] for name in names):.3g}" for row in over)
+        return Gate("wrong_value", Verdict.FAIL, f"{len(over)} of {len(rows)} checks exceed {bound:g}: {told}.")
+    return Gate("wrong_value", Verdict.PASS, f"All {len(rows)} checks stay within {bound:g}.")
 
 
 def matrix(seed: int, side: int, size: int) -> Matrix:

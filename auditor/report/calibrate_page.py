@@ -9,7 +9,7 @@ from typing import Any
 from auditor import __version__
 from auditor.analysis import write_whole
 from auditor.report import curves
-from auditor.report.calibrate_text import headline, rule_rows
+from auditor.report.calibrate_text import figure, headline, rule_rows
 from auditor.report.page import render
 from auditor.report.words import many, number, one_line, percent
 
@@ -51,6 +51,7 @@ def gather(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
         "run_id": record["run_id"],
         "digest": record["digest"],
         "number": number,
+        "figure": figure,
         "auditor_version": __version__,
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from auditor.report.words import number, percent, plural
 
+CHECKED = ("max_abs_error_float64", "max_abs_difference_unchunked")
 HEAD = ("rule", "planted errors accepted", "legal orders rejected", "blind up to")
 
 
@@ -31,14 +32,23 @@ def headline(record: Mapping[str, Any]) -> str:
     named = f"{record['verdict']}  {record['workload']}"
     if bound["kind"] == "absolute":
         checks = record["checks"]
-        apart = max(row["max_abs_difference_unchunked"] for row in checks)
+        worst_of = [max(checks, key=lambda row: _size(row[name]))[name] for name in CHECKED]
         return (
             f"{named}: absolute bound {bound['absolute']:g}; over {len(checks)} checks the largest error is "
-            f"{bound['worst_absolute']:.3g} against float64 and {apart:.3g} against the product in one piece"
+            f"{figure(worst_of[0])} against float64 and {figure(worst_of[1])} against the product in one piece"
         )
     steps, orders = number(bound["ulp_steps"]), len(record["orders"])
     seen = f"{number(worst['ulp_steps'])} steps, {worst['err_ulp']:.4g} ulp"
     return f"{named}: bound {steps} steps, {bound['margin']:g} times the worst of {orders} orders ({seen})"
+
+
+def figure(value: float | None) -> str:
+    """Three figures; an error that is not finite has none in the record."""
+    return "not finite" if value is None else f"{value:.3g}"
+
+
+def _size(value: float | None) -> float:
+    return float("inf") if value is None else value
 
 
 def rule_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
