@@ -22,6 +22,7 @@ from auditor.errors import AuditError
 from auditor.evidence.cases import Case, Step
 from auditor.evidence.relations import Relation
 from auditor.layout import GUARD, prefill_code
+from auditor.multicast import MULTICAST_OFF, forbids_multicast
 
 LINES, WIDTH = 150, 118
 INLINE = 96  # codes up to which a case stands in the script itself
@@ -37,6 +38,15 @@ NEAREST = {
     "toward_positive": "-(-exact // unit) * unit",
     "toward_negative": "exact // unit * unit",
     "away_from_zero": "-(-abs(exact) // unit) * unit * (-1 if exact < 0 else 1)",
+}
+# The same of the codes around a sum: ``rem`` of the way from code ``lo`` to the next in magnitude.
+UP = {
+    "ties_to_even": "2 * rem > 1 or (2 * rem == 1 and lo % 2 == 1)",
+    "ties_to_away": "2 * rem >= 1",
+    "toward_zero": "False",
+    "toward_positive": "rem > 0 and exact > 0",
+    "toward_negative": "rem > 0 and exact < 0",
+    "away_from_zero": "rem > 0",
 }
 
 
@@ -69,21 +79,25 @@ def script(case: Case, relation: Relation, subject: Subject, title: str, origin:
     values = {**_values(case, relation, subject), **model, "WHAT": what, "VERSION": __version__}
     parts = _sections(f"{subject.kind}.py.txt")
     check = _sections("checks.py.txt")["not_rounded" if relation.name == "not_exact" else relation.name]
-    needs_rounding = bool(model) or relation.name in ("not_rounded", "not_exact")
+    judged = relation.name in ("not_rounded", "not_exact")
     texts = [
-        _header(case, subject, title, origin, model) + "\n" + parts[""],
         _template("values.py.txt"),
         "" if model else _template("arenas.py.txt"),
-        _template("rounding.py.txt") if needs_rounding else "",
+        _template("rounding.py.txt") if model else "",
+        _template("rounded.py.txt") if judged else "",
         parts["play"],
         check,
         _template("main.py.txt"),
     ]
-    text = "\n\n\n".join(_filled(part, conditions, values).strip("\n") for part in texts if part) + "\n"
+    filled = [_filled(part, conditions, values).strip("\n") for part in texts if part]
+    small = sum(step.around().size for step in case.steps) <= INLINE
+    for inline, between in ((True, "\n\n\n"), (True, "\n\n"), (False, "\n\n")):
+        head = _header(case, subject, title, origin, model, inline=inline and small) + "\n" + parts[""]
+        text = between.join([_filled(head, conditions, values).strip("\n"), *filled]).replace("\n\n\n", between) + "\n"
+        if text.count("\n") <= LINES:
+            return text
     lines = text.count("\n")
-    if lines > LINES:
-        raise NoScript(f"the script would have {lines} lines, more than {LINES}")
-    return text
+    raise NoScript(f"the script would have {lines} lines, more than {LINES}")
 
 
 def starts(case: Case, subject: Subject) -> str:
@@ -193,7 +207,7 @@ def _values(case: Case, relation: Relation, subject: Subject) -> dict[str, Any]:
     """What the templates' @NAMES@ stand for."""
     call, told = case.steps[0].call, dict(relation.arguments)
     mode = told.get("mode", "ties_to_even")
-    values: dict[str, Any] = {"OP": call.op.upper(), "MODE": mode, "NEAREST": NEAREST[mode]}
+    values: dict[str, Any] = {"OP": call.op.upper(), "MODE": mode, "UP": UP[mode]}
     values |= {"HOW": told.get("how", ""), "COLUMN": list(told.get("column", ())), "OPTIONS": dict(subject.options)}
     values |= {"OBSERVED": told.get("observed", 0), "EXPECTED": told.get("expected", 0)}
     values["OWN"] = "; in place, the rank's own input" if case.steps[0].in_place else ""
@@ -232,8 +246,9 @@ def _handle(subject: Subject, name: str) -> tuple[str, int, str] | None:
 # ------------------------------------------------------------------------------------------------------------- the text
 
 
-def _header(case: Case, subject: Subject, title: str, origin: str, model: Mapping[str, Any]) -> str:
-    fmt, codes = case.fmt, sum(step.around().size for step in case.steps)
+def _header(case: Case, subject: Subject, title: str, origin: str, model: Mapping[str, Any], *, inline: bool) -> str:
+    """``inline``: the case stands in the script, not in a file beside it."""
+    fmt = case.fmt
     model_note = (
         "It shows a MODEL, computed in exact arithmetic: no library and no hardware takes part.\n" if model else ""
     )
@@ -246,12 +261,12 @@ def _header(case: Case, subject: Subject, title: str, origin: str, model: Mappin
         f"{origin}",
         '"""',
         "",
-        *(["import json"] if codes > INLINE else []),
-        *(["import os"] if subject.env or subject.kind == "nccl" else []),
+        *(["import json"] if not inline else []),
+        *(["import os"] if _settings(subject) or subject.kind == "nccl" else []),
         *(["import sys"] if subject.kind in ("mpi", "nccl", "nvshmem") else []),
         "from fractions import Fraction",
         "from functools import lru_cache",
-        *(["from pathlib import Path"] if codes > INLINE else []),
+        *(["from pathlib import Path"] if not inline else []),
         "",
         "import numpy as np",
         "",
@@ -262,10 +277,17 @@ def _header(case: Case, subject: Subject, title: str, origin: str, model: Mappin
         wide = model["accumulator"] or None
         lines += [f"ACCUMULATOR, GROUP = {wide}, {model['group']}  # (bits, least exponent; None: exact), elements"]
         lines += [f"NOISE_BITS, WORD_EMIN = {model['noise_bits']}, {model['word_emin']}"] if model["keyed"] else []
-    lines += _steps_text(case, subject, inline=codes <= INLINE)
-    for name, setting in sorted(subject.env.items()):  # a switch that is set already is left alone
-        lines.append(f"os.environ.setdefault({name!r}, {setting!r})")
+    lines += _steps_text(case, subject, inline=inline)
+    if settings := _settings(subject):
+        pairs = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in settings)
+        lines.append(f"os.environ.update({{{pairs}, **os.environ}})  # what is set already stays")
     return "\n".join(lines)
+
+
+def _settings(subject: Subject) -> list[tuple[str, str]]:
+    """The arm's variables, less any that would switch in-switch multicast on: that is for the script's reader to decide."""
+    some = sorted(subject.env.items())
+    return [(name, value) for name, value in some if name not in MULTICAST_OFF or forbids_multicast(name, value)]
 
 
 def _steps_text(case: Case, subject: Subject, *, inline: bool) -> list[str]:
