@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: audit test check bench pages clean
+.PHONY: audit test check bench pages smoke clean
 
 audit: .venv/.audit
 	@$(BIN)/auditor run configs/quickstart.toml; code=$$?; \
@@ -24,6 +24,14 @@ bench: .venv/.test
 pages: .venv/.test
 	npm install --silent --no-package-lock --prefix tests/accessibility
 	$(BIN)/python -m pytest tests/test_accessibility.py
+
+smoke: .venv/.smoke
+	$(BIN)/python tests/smoke.py
+
+.venv/.smoke: .venv/.python pyproject.toml
+	@$(BIN)/python tests/smoke.py --which
+	$(BIN)/pip install --quiet --editable ".[mpi,fast,$$($(BIN)/python tests/smoke.py --which)]"
+	@touch $@
 
 .venv/.python:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
