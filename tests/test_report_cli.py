@@ -118,6 +118,19 @@ def test_a_path_that_cannot_be_written_is_told_before_anything_runs(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_one_rank_of_a_job_says_what_is_wrong_for_all(
+    auditor: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PMI_SIZE", "2")
+    for words in (["show"], ["run", "--junit", "no/such/a.xml"]):
+        monkeypatch.setenv("PMI_RANK", "0")
+        code, _, err = auditor(*words)
+        assert (code, bool(err)) == (2, True)
+        monkeypatch.setenv("PMI_RANK", "1")
+        assert auditor(*words) == (2, "", "")
+    assert auditor("show", tmp_path / "nowhere")[2] != ""  # not of the command line: each rank says its own
+
+
 def test_a_report_that_fails_to_be_written_costs_neither_run_nor_summary(
     auditor: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,10 +65,12 @@ def main(argv: list[str] | None = None) -> None:
     except click.exceptions.Exit as end:
         code = end.exit_code
     except click.ClickException as error:
-        error.show()
+        if not _rank_0_says_it(2):
+            error.show()
         code = 2
     except AuditError as error:
-        click.echo(f"auditor: {error}", err=True)
+        if not _rank_0_says_it(error.exit_code):
+            click.echo(f"auditor: {error}", err=True)
         code = error.exit_code
     except (KeyboardInterrupt, click.exceptions.Abort):
         click.echo("auditor: interrupted", err=True)
@@ -83,3 +85,11 @@ def main(argv: list[str] | None = None) -> None:
         click.echo(f"auditor: {words}", err=True)
         code = 3
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _rank_0_says_it(code: int) -> bool:
+    """Whether this is another rank of a launcher's job: a wrong command line or config is wrong on every rank, and said once."""
+    from auditor.mpi_control import launcher_rank_and_size
+
+    launched = launcher_rank_and_size()
+    return code == 2 and launched is not None and launched.rank > 0

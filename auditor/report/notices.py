@@ -35,8 +35,8 @@ def _problems(problems: Sequence[str]) -> Iterator[str]:
 
 
 def _not_run(arms: Sequence[Mapping[str, Any]], reasons: Mapping[str, str]) -> Iterator[str]:
-    """Arms that did not run, those of one reason together."""
-    words = {"unavailable": "not available here", "waived": "not run", "failed": "cut short by a failure"}
+    """Arms that were to run and did not, those of one reason together. What was waived has a list of its own."""
+    words = {"unavailable": "not available here", "failed": "cut short by a failure"}
     said: dict[str, list[Mapping[str, Any]]] = {}
     for arm in arms:
         if how := words.get(str(arm.get("status"))):
