@@ -75,8 +75,8 @@ def without_columns(step: Step, first: int, stop: int) -> Step:
     return step.with_(count=rest.shape[2], data=rest.reshape(members, -1))
 
 
-def at_most_shifted(step: Step, most: int) -> Step:
-    return replace(step, send_shift=min(step.send_shift, most), recv_shift=min(step.recv_shift, most))
+def at_most_shifted(step: Step, send: int, recv: int) -> Step:
+    return replace(step, send_shift=min(step.send_shift, send), recv_shift=min(step.recv_shift, recv))
 
 
 def smaller_shifts(shift: int, fmt: Format) -> list[int]:

@@ -15,6 +15,7 @@ from auditor.evidence.relations import Sighting
 from auditor.layout import ALIGNMENT
 
 SINGLY = 512  # codes up to which they are tried one by one
+TIMID = 33  # counts below which each is tried
 Candidates = Iterator[Case]
 
 
@@ -37,8 +38,11 @@ def windows(case: Case, focus: Sighting, limits: Limits) -> Candidates:
     if len({step.call.count for step in case.steps}) > 1:
         return
     lanes = WORD // case.fmt.itemsize
-    size = high - low + 1
-    while size < count:
+    least = high - low + 1
+    bold = [least, *(1 << k for k in range(count.bit_length()))]
+    for size in dict.fromkeys([*bold, *range(least, TIMID)]):  # a fault may show at some sizes only
+        if not least <= size < count:
+            continue
         phase = (case.steps[0].send_shift + low) % lanes
         for first in dict.fromkeys((low - phase, low, high - size + 1)):
             first = max(0, min(first, count - size))
@@ -46,7 +50,6 @@ def windows(case: Case, focus: Sighting, limits: Limits) -> Candidates:
                 for period in (WORD, ALIGNMENT):
                     for spill in (False, True) if limits.spill else (False,):
                         yield _kept(case, first, first + size, spill=spill, period=period)
-        size = size * 2 if size & (size - 1) == 0 else 1 << size.bit_length()
 
 
 def _kept(case: Case, first: int, stop: int, *, spill: bool, period: int) -> Case:
@@ -88,15 +91,16 @@ def _cut(case: Case, number: int, size: int) -> Case:
 
 def shifts(case: Case, _focus: Sighting, _limits: Limits) -> Candidates:
     """All shifts 0; all alike smaller; one step's smaller; out of place instead of in place."""
-    yield edits.on_each(case, partial(edits.at_most_shifted, most=0))
+    yield edits.on_each(case, partial(edits.at_most_shifted, send=0, recv=0))
     yield edits.on_each(case, lambda step: replace(step, in_place=False))
     most = max(max(step.send_shift, step.recv_shift) for step in case.steps)
     for value in edits.smaller_shifts(most, case.fmt):
-        yield edits.on_each(case, partial(edits.at_most_shifted, most=value))
+        for send, recv in ((value, value), (most, value), (value, most)):
+            yield edits.on_each(case, partial(edits.at_most_shifted, send=send, recv=recv))
     for number, step in enumerate(case.steps):
         for value in edits.smaller_shifts(max(step.send_shift, step.recv_shift), case.fmt):
             some = list(case.steps)
-            some[number] = edits.at_most_shifted(step, value)
+            some[number] = edits.at_most_shifted(step, send=value, recv=value)
             yield case.with_steps(some)
 
 
