@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guide_blocks import ROOT, Session, blocks
 
 from auditor import calibrate
-from auditor.calibrate import record, requests
+from auditor.calibrate import record, requests, study
 from auditor.calibrate.algorithms import ALGORITHMS, arms_of, toml_of
 from auditor.config import load
 from auditor.errors import ConfigError, EvidenceError
@@ -179,3 +180,40 @@ def test_algorithms_are_arms_with_the_path_that_must_have_run() -> None:
     assert ring.path == "RING"
     assert [arm.name for arm in arms_of("unknown", "all_reduce", 2, {}, {})] == ["default"]
     assert all("NVLS" not in str(rows) for rows in ALGORITHMS.values()), "nothing here asks for multicast"
+
+
+# ------------------------------------------------------------------------------------------------ what is published
+
+PUBLISHED = sorted((ROOT / "results" / "evidence" / "bounds").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_a_published_record_holds_and_has_its_page(path: Path) -> None:
+    found = calibrate.load(path)
+    assert found["verdict"] == "PASS"
+    assert found["digest"] in path.with_suffix(".html").read_text(encoding="utf-8")
+    assert found["conditions"]["workload"] == found["workload"]
+    resolved = requests.resolved(found["workload"], found["request"]["options"])
+    assert resolved == found["request"]["options"], "every option is still known"
+
+
+def test_the_published_histogram_says_what_the_docs_say() -> None:
+    found = calibrate.load(next(path for path in PUBLISHED if path.stem == "histogram"))
+    text = " ".join((ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8").split())
+    worst, accepted = found["bound"]["worst"]["ulp_steps"], found["law"]["accepted"]
+    assert study.SEEN[0] <= worst <= study.SEEN[1]
+    assert f"lies {worst} steps from the reference, the bound is {found['bound']['ulp_steps']}." in text
+    assert f"1 % relative accepts {accepted['one_percent']['count']:,} (" in text
+    assert f"the bound {accepted['measured']['count']} (" in text
+    beyond = found["held_out"][0]["beyond_calibrated_worst"]["count"]
+    assert f"although {beyond} lie beyond the worst of the three" in text
+    assert all(row["agrees"] for row in found["study"]["claims"])
+
+
+def test_the_docs_commands_do_what_they_say(tmp_path: Path) -> None:
+    session, followed = Session(tmp_path), 0
+    for block in blocks((ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")):
+        if block.needs != "hardware":
+            assert session.follow(block) == []
+            followed += block.language == "console"
+    assert followed == 2
