@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from auditor.backends.cuda_device import ALIGNMENT, choose_devices, describe_devices, load_cupy
+from auditor.backends.gpu_sharing import described, gpus_of_ranks, most_on_one
 from auditor.model import Window, World
 
 
@@ -81,7 +83,9 @@ class CudaPlace(HostPlace):
     def __init__(self, torch: Any, world: World, devices: Sequence[int]) -> None:
         super().__init__(torch)
         self._cupy = load_cupy()
-        (self._number,) = choose_devices(world, devices, torch.cuda.device_count()).values()
+        chosen = choose_devices(world, devices, torch.cuda.device_count())
+        (self._number,) = chosen.values()
+        self._sharing = most_on_one(gpus_of_ranks(self._cupy, world, chosen).values())
         torch.cuda.set_device(self._number)
         self.device = torch.device("cuda", self._number)
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
@@ -111,4 +115,5 @@ class CudaPlace(HostPlace):
 
     def describe(self) -> Mapping[str, Any]:
         nccl = ".".join(str(part) for part in self._torch.cuda.nccl.version())
-        return {"nccl": nccl, **describe_devices(self._cupy, [self._number])}
+        sharing = described(self._sharing, "one", os.environ)
+        return {"nccl": nccl, **describe_devices(self._cupy, [self._number]), **sharing}

@@ -43,7 +43,8 @@ def gap_scale(fmt: Format, split: Split) -> npt.NDArray[np.int64]:
     """
     scale = scale_of(fmt, split.lo).astype(np.int64)
     at_power = ((split.lo & code_of(fmt, (1 << fmt.mantissa_bits) - 1)) == 0) & (scale > 0)
-    return scale - (at_power & ~split.inexact)
+    gaps: npt.NDArray[np.int64] = scale - (at_power & ~split.inexact)
+    return gaps
 
 
 def err_ulp(fmt: Format, codes: Codes, split: Split) -> F64:
