@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import emulated_cuda
@@ -28,6 +29,7 @@ from auditor.plan import build
 from auditor.store import schema
 from auditor.store.reader import RunReader
 
+ROOT = Path(__file__).parents[1]
 COUNT = (1 << 31) + 1
 BIG = Call(collective="all_reduce", op="sum", format="bfloat16", count=COUNT)
 
@@ -64,7 +66,7 @@ def test_data_do_not_repeat_themselves_where_a_narrow_index_would(family, wrap):
 
 
 def test_the_plan_takes_such_a_count(tmp_path):
-    config = load("configs/large.toml")
+    config = load(ROOT / "configs/large.toml")
     offer = Capabilities(
         collectives=frozenset({"all_reduce"}), ops=frozenset({"sum"}), formats=frozenset({"bfloat16"}), memory="cuda"
     )
