@@ -86,6 +86,11 @@ def test_rows_give_the_same_sums_in_integers_and_nearly_in_binary64() -> None:
     assert exact.condition is not None
     assert (exact.condition > 1).all()
     assert np.isnan(Reference(B32, "user:m.f", exact.sums).uncertainty_ulp())
+    zeros = reference.of_rows(B32, np.zeros((3, 2), np.float32), "exact")
+    cancelled = reference.of_rows(B32, np.array([[1.0], [-1.0]], np.float32), "exact")
+    assert zeros.condition is not None
+    assert cancelled.condition is not None
+    assert (list(zeros.condition), list(cancelled.condition)) == ([1.0, 1.0], [np.inf])
 
 
 # ------------------------------------------------------------------------------------------------------------- rules

@@ -72,7 +72,7 @@ class Reference:
         if self.magnitude is None:
             return None
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(self.magnitude / np.abs(self.value), np.float64)
+            return np.where(self.magnitude == 0, 1.0, self.magnitude / np.abs(self.value))
 
     def uncertainty_ulp(self) -> float:
         """How far a binary64 sum may itself be from the exact one, at worst, in ulp of the output format; 0 for an exact one.

@@ -116,13 +116,15 @@ def a_priori_slack(reference: Reference, *, directed: bool) -> F64:
     With u = 2**-p (twice that where an addition need not round to nearest), a term passes at most ``roundings`` of them, so
     the sum before the last rounding errs by at most ((1 + u)**roundings - 1) times the sum of magnitudes (N. J. Higham,
     Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2); a last rounding into the format adds half an ulp.
-    The sum of magnitudes is itself rounded: 2**-40 of it covers that.
+    The sum of magnitudes is itself rounded: 2**-40 of it covers that. ``directed`` also allows for subnormal terms, partial
+    sums and results that are flushed to zero: 2**emin each.
     """
     if reference.magnitude is None:
         raise ValueError("the terms are not known, so nothing bounds the error beforehand")
     unit = 2.0 ** -(reference.fmt.precision - directed)
     growth = float(np.expm1(reference.roundings * np.log1p(unit)))
-    return growth * reference.magnitude * (1 + 2.0**-40) + reference.ulp * (1.0 if directed else 0.5)
+    flushed = (2 * reference.roundings + 2) * 2.0**reference.fmt.emin if directed else 0.0
+    return growth * reference.magnitude * (1 + 2.0**-40) + reference.ulp * (1.0 if directed else 0.5) + flushed
 
 
 def _a_priori(reference: Reference, directed: bool) -> Rule:
