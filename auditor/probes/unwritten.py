@@ -38,13 +38,18 @@ class _Memo:
                 self.points.setdefault(point_of(trial), {}).setdefault(trial.prefill, []).append(trial)
 
 
-_memo: list[_Memo] = []  # at most one: analyses go view by view
+MEMOS = 16
+_memos: list[_Memo] = []  # the last used first: analyses go view by view, and some look at all arms of a run
 
 
 def _of(view: ArmView) -> _Memo:
-    if not _memo or _memo[0].view is not view:
-        _memo[:] = [_Memo(view)]
-    return _memo[0]
+    known = next((memo for memo in _memos if memo.view is view), None)
+    if known is None:
+        known = _Memo(view)
+    elif known is _memos[0]:
+        return known
+    _memos[:] = [known, *(memo for memo in _memos if memo is not known)][:MEMOS]
+    return known
 
 
 def trials_at(view: ArmView, trial: Trial, prefill: str) -> list[Trial]:
