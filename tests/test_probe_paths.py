@@ -151,6 +151,41 @@ def test_what_other_probes_ran_is_compared_too() -> None:
     assert finding.measure["by_family"]["wide"]["changed"] == 0
     assert finding.measure["by_family"]["ties"]["changed"] > 30
     assert finding.scope["family"] == "ties"
+    assert "b gives other bits than a from the same data of ties, not from the sweep's, in " in finding.claim
+
+
+def test_cells_that_differ_in_the_sweep_are_not_lumped_with_those_that_do_not() -> None:
+    """bfloat16 differs everywhere, binary16 on ties alone: two findings, so that no figure hides behind the other."""
+    names = ("bfloat16", "binary16")
+    planned = [one("wide", probe="paths", count=64, format=name) for name in names]
+    planned += [one("ties", probe="rounding", count=512, format=name) for name in names]
+
+    def output(trial: Trial, repeat: int, rank: int) -> np.ndarray:
+        if trial.call.format == "bfloat16":
+            return ZERO(trial, repeat, rank)
+        return (correct("ties_to_away") if trial.family.name == "ties" else EVEN)(trial, repeat, rank)
+
+    sweep, beyond = found(arm("a", planned=planned), arm("b", output, planned=planned))
+    assert (sweep.scope["format"], sweep.scope["family"]) == ("bfloat16", "wide")
+    assert sweep.measure["elements_compared"] == 64
+    assert sweep.measure["by_family"]["ties"]["changed"] > 0
+    assert (beyond.scope["format"], beyond.scope["family"]) == ("binary16", "ties")
+
+
+def test_more_arms_than_one_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is unwritten is worked out once an arm, however often two arms take turns."""
+    from auditor.probes import unwritten
+
+    made = []
+
+    class Counted(unwritten._Memo):
+        def __init__(self, view: Any) -> None:
+            made.append(view.arm)
+            super().__init__(view)
+
+    monkeypatch.setattr(unwritten, "_Memo", Counted)
+    found(arm("a"), arm("b", ZERO), arm("c", AWAY))
+    assert sorted(made) == ["a", "b", "c"]
 
 
 def test_min_and_nan_and_zeros_of_unlike_sign() -> None:

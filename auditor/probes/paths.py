@@ -14,10 +14,10 @@ from auditor.model import ArmView, Finding, Trial, Verdict
 from auditor.probes import common
 from auditor.probes.common import listed, plural
 from auditor.probes.differences import CHANCE_WORDS, base_trials, repeats_of
-from auditor.probes.paths_compare import Arm, Cell, Comparison, shared
+from auditor.probes.paths_compare import PROBE, Arm, Cell, Comparison, shared
 from auditor.probes.statistics import clopper_pearson
 
-NAME = "paths"
+NAME = PROBE
 KINDS = ("path_difference",)
 KIND = KINDS[0]
 
@@ -78,7 +78,7 @@ class Outcome:
     @property
     def key(self) -> tuple[object, ...]:
         """What two cells must have in common to be said in one finding."""
-        differs = tuple(names for names, one in self.against if one.differs)
+        differs = tuple((names, one.beyond_sweep) for names, one in self.against if one.differs)
         return differs, self.same_as, self.main.a.name
 
     @property
@@ -144,18 +144,6 @@ def _findings(arm: Arm, cells: dict[Cell, Outcome]) -> Iterator[Finding]:
         yield _finding(outcomes, whole, trials)
 
 
-def _told(whole: Comparison, *, full: bool) -> Comparison:
-    """What a finding's figures are of where bits differ: the sweep's own data, since other probes' are made to be tipped; theirs
-    where those agree.
-    """
-    own = [trial for trial in whole.trials if NAME in whole.b.trials[trial.trial_id].probes]
-    if whole.differs and len(own) < len(whole.trials):
-        of_sweep = whole.again(own, full=full)
-        if of_sweep.differs:
-            return of_sweep
-    return whole.again(whole.trials, full=True) if full else whole
-
-
 def _merged(cells: dict[Cell, Outcome]) -> list[dict[Cell, Outcome]]:
     """Cells of one outcome, as far as their scope lists every combination: formats of one (collective, op), then collectives
     with the same formats.
@@ -170,7 +158,7 @@ def _merged(cells: dict[Cell, Outcome]) -> list[dict[Cell, Outcome]]:
 
 
 def _finding(outcomes: list[Outcome], whole: Comparison, trials: list[Trial]) -> Finding:
-    view, main = whole.b.view, _told(whole, full=True)
+    view, main = whole.b.view, whole.telling.again(whole.telling.trials, full=True)
     if not main.differs and not main.equal:  # nothing is claimed between arms where one does not repeat itself
         verdict, claim = Verdict.INCONCLUSIVE, f"Nothing can be said about {KIND}: {_open(main, trials)}."
     else:
@@ -196,7 +184,7 @@ def _others(outcomes: list[Outcome], main: Comparison) -> dict[str, dict[str, in
     for outcome in outcomes:
         for names, one in outcome.against:
             if one.differs and one.a.name != main.a.name:
-                row, told = found.setdefault(", ".join(names), {"changed": 0, "compared": 0}), _told(one, full=False)
+                row, told = found.setdefault(", ".join(names), {"changed": 0, "compared": 0}), one.telling
                 row["changed"] += told.tally.changed
                 row["compared"] += told.tally.compared
     return found
@@ -212,8 +200,10 @@ def _claim(outcomes: list[Outcome], main: Comparison) -> str:
             f"{high:.2g} (95 %)"
         )
     names = next(names for names, one in outcomes[0].against if one.a is main.a)
+    families = [name for name, part in main.families.items() if part.changed]
+    where = f" of {listed(families)}, not from the sweep's" if main.beyond_sweep else ""
     text = (
-        f"{arm.name} gives other bits than {listed(names)} from the same data, in {tally.changed:,} of {tally.compared:,} "
+        f"{arm.name} gives other bits than {listed(names)} from the same data{where}, in {tally.changed:,} of {tally.compared:,} "
         f"results ({_shares(main)}{_apart(main)})"
     )
     for other, row in _others(outcomes, main).items():

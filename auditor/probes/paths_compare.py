@@ -19,6 +19,7 @@ from auditor.probes.differences import Flips, Mask, Stable, Tally, issued_alike,
 from auditor.probes.expected import nearest_at
 from auditor.probes.pairs import Part, changes
 
+PROBE = "paths"
 PLACES = 8  # parts of a range by which differing elements are counted
 Cell = tuple[str, str, str]
 
@@ -81,6 +82,7 @@ class Comparison:
     wavering: dict[str, int] = field(default_factory=dict)  # arm -> trials in which it does not repeat itself
     missing: dict[str, int] = field(default_factory=dict)  # arm -> trials of which too little came back
     nearest: dict[str, int] = field(default_factory=dict)  # whose the correctly rounded sums are, where bits differ
+    _sweep: Comparison | None = None
 
     @property
     def differs(self) -> bool:
@@ -101,6 +103,26 @@ class Comparison:
             else:
                 self._leave_out(trial, x, y)
         return self
+
+    @property
+    def telling(self) -> Comparison:
+        """The part of it that figures are of: where bits differ, the sweep's own data, since other probes' are made to be tipped;
+        all of it where those agree.
+        """
+        if not self.differs:
+            return self
+        if self._sweep is None:
+            own = [trial for trial in self.trials if PROBE in self.b.trials[trial.trial_id].probes]
+            part = self.again(own, full=False) if len(own) < len(self.trials) else self
+            self._sweep = part if part.differs else self
+        return self._sweep
+
+    @property
+    def beyond_sweep(self) -> bool:
+        """Whether bits differ in what other probes sent alone."""
+        return self.differs and not any(
+            PROBE in self.b.trials[t.trial_id].probes for t in self.telling.tally.trials.values()
+        )
 
     def again(self, trials: list[Trial], *, full: bool) -> Comparison:
         """Of a part of the trials that were compared; what was left out stays said."""
