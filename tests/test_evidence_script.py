@@ -96,8 +96,8 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def random_case(seed: int, collective: str, fmt: str = "bfloat16") -> Case:
-    """Finite values of a few binades, ranges that begin and end within a group, foreign codes beside them."""
+def random_case(seed: int, collective: str, fmt: str = "bfloat16", odd: bool = False) -> Case:
+    """Finite values of a few binades, ranges that begin and end within a group, foreign codes beside them (``odd``: any)."""
     random = np.random.default_rng(seed)
     n, count = 3, 5
     exponent = {"bfloat16": 127 << 7, "binary16": 15 << 10}[fmt]
@@ -107,8 +107,11 @@ def random_case(seed: int, collective: str, fmt: str = "bfloat16") -> Case:
         return (sign + exponent + rest).tolist()
 
     shares = n if collective == "reduce_scatter" else 1
+    sides = [random.integers(0, 1 << 16, (n, 6)).tolist() if odd else some(6) for _ in range(2)]
+    if odd:
+        sides[1][0][0], sides[1][1][0] = (0x7F80, 0xFF80) if fmt == "bfloat16" else (0x7C00, 0x3C00)
     one = step(
-        some(count * shares), fmt=fmt, collective=collective, head=some(6), tail=some(6), root=1, send_shift=seed % 5
+        some(count * shares), fmt=fmt, collective=collective, head=sides[0], tail=sides[1], root=1, send_shift=seed % 5
     )
     return case(one)
 
@@ -119,7 +122,7 @@ def test_the_models_script_gives_the_simulators_bits(options: dict[str, Any], co
     subject = Subject(backend="simulator", options=options, env={}, describe={})
     compared = 0
     for seed in range(6):
-        given = random_case(seed, collective, "binary16" if seed % 2 else "bfloat16")
+        given = random_case(seed, collective, "binary16" if seed % 2 else "bfloat16", odd=seed > 2)
         space: dict[str, Any] = {"__name__": "reproduce"}
         exec(script(given, RELATIONS["not_rounded"], subject, "t", "o", "w"), space)
         got = space["play"](space["STEPS"][0])

@@ -56,7 +56,7 @@ def test_one_bit_of_one_code_is_all_that_stays() -> None:
     assert small.steps[0].head.size == small.steps[0].tail.size == 0
     assert (small.steps[0].data % 2 == 1).all()
     assert complexity(BF16, small.steps[0].data) <= 2 * complexity(BF16, np.array([ONE | 1], np.uint16))
-    assert found.shown == (5, 5)
+    assert found.shown == (3, 3)
     assert found.start_shown == (6, 6)
     assert found.attempts < 400
     assert not found.stopped
@@ -212,7 +212,7 @@ def test_every_tenth_call_is_waited_for() -> None:
 
     found = shrink(noisy(count=4, ranks=2), play)
     assert found.start_shown == (0, 6)
-    assert found.shown == (5, 5)
+    assert found.shown == (3, 3)
     assert found.case.repeats == 20
 
 
@@ -261,13 +261,13 @@ def test_a_subject_that_cannot_be_tried_at_all() -> None:
 def test_tries_are_bounded_and_confirming_is_not_cut_off() -> None:
     found = shrink(noisy(), trying(lambda c: column_with(c, lambda column: column.all())), attempts=9)
     assert "9 tries" in found.stopped
-    assert found.shown == (5, 5)
+    assert found.shown == (3, 3)
 
 
 def test_fresh_is_asked_for_before_each_confirming_run() -> None:
     asked: list[int] = []
     shrink(noisy(count=2), trying(lambda _c: 0), fresh=lambda: asked.append(1))
-    assert len(asked) == 5
+    assert len(asked) == 3
 
 
 def test_a_result_that_a_fresh_process_does_not_show_is_gone_back_from() -> None:

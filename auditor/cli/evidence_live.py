@@ -175,7 +175,7 @@ class _Troupe:
         bad = next((one for one in seen.values() if one.status != "ok"), None)
         if bad is not None:  # its peers wait for a rank that raised
             return Outcome(seen=seen, ended=bad.status, words=bad.message)
-        said = self._ending.last_words(2)
+        said = self._ending.last_words(1)
         words = f"no return within {allowance:.1f} s" if how == "hang" else f"a process ended during the call: {said}"
         return Outcome(seen=seen, ended=how, words=words)
 

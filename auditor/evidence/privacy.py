@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from auditor.config.records import KINDS, PROBE_KINDS
 from auditor.environment.variables import SECRET, private
 from auditor.errors import EvidenceError
+from auditor.inputs import FAMILIES
+from auditor.model import COLLECTIVES, OPS
+from auditor.numerics.formats import FORMATS
 
 SHORTEST = 3  # names and secrets below this length would be found in every other word
 COMMON = frozenset(
     ("root", "user", "nobody", "ubuntu", "admin", "runner", "localhost", "none")
 )  # say nothing of anybody
+# Words that a record is made of; somebody who is called so cannot be told from them.
+VOCABULARY = frozenset((*COLLECTIVES, *OPS, *FORMATS, *FAMILIES, *PROBE_KINDS, *KINDS))
+MACHINE_IDS = frozenset(("uuid", "serial"))  # of a GPU
 ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 REMOVED = "[removed]"
 
@@ -38,6 +45,7 @@ class Privacy:
     anonymize: bool = False
     kept: frozenset[str] = frozenset()  # words with a meaning of their own, such as the names of arms
     _addresses: dict[str, str] = field(default_factory=dict)
+    _ids: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def text(self, text: str) -> str:
         """A text without what must not leave."""
@@ -65,10 +73,18 @@ class Privacy:
         if isinstance(value, str):
             return value if value in self.kept else self.text(value)
         if isinstance(value, Mapping):
-            return {key: self.json(item) for key, item in value.items() if not SECRET.search(str(key))}
+            kept = {str(key): item for key, item in value.items() if not SECRET.search(str(key))}
+            return {key: self._id(key, item) if key in MACHINE_IDS else self.json(item) for key, item in kept.items()}
         if isinstance(value, list | tuple):
             return [self.json(item) for item in value]
         return value
+
+    def _id(self, name: str, value: Any) -> Any:
+        """A machine's own number, which names its owner to whoever sold it."""
+        if not self.anonymize or not isinstance(value, str):
+            return self.json(value)
+        known = self._ids.setdefault(name, {})
+        return known.setdefault(value, f"{name}{len(known) + 1}")
 
     def leaks(self, text: str) -> list[str]:
         """What is forbidden and still there; secrets are not repeated in the words."""
@@ -113,7 +129,7 @@ def gathered(
     arms = list(arm_names)
     return Privacy(
         secrets=tuple(sorted(set(secrets), key=len, reverse=True)),
-        users=tuple(sorted(name for name in users if len(name) >= SHORTEST and name not in COMMON)),
+        users=_by_length(sorted(name for name in users if len(name) >= SHORTEST and name not in COMMON | VOCABULARY)),
         homes=tuple(sorted(homes, key=len, reverse=True)),
         hosts=_by_length(name for name in hosts if len(name) >= 2 and name not in COMMON),
         anonymize=anonymize,
@@ -146,6 +162,3 @@ def _hosts_of(environment: Mapping[str, Any]) -> list[str]:
 def _by_length(names: Iterable[str]) -> tuple[str, ...]:
     """The longest first, so that node1.cluster goes before node1; equal lengths as they were met."""
     return tuple(sorted(names, key=len, reverse=True))
-
-
-Rewrite = Callable[[str], str]

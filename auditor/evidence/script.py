@@ -179,6 +179,7 @@ def _model(case: Case, subject: Subject) -> dict[str, Any]:
         "FIRST": 0 if options.keyed_by == "self_and_neighbours" else 1,
         "WAY": "+" if options.neighbour_order == "forward" else "-",
         "HALF_UNIT": f"1, {2 << recipe.noise_n}" if options.form == "SRF" else "0",
+        "NAN_FROM": hex(case.fmt.overflow_code + case.fmt.has_infinity),
         "accumulator": (wide.precision, wide.emin) if wide else (),
         "group": recipe.group_n,
         "noise_bits": options.noise_bits,

@@ -28,7 +28,7 @@ HOPELESS = 0.01  # chance to miss a case that shows as often as the start
 MOST_TIMES = 30
 LOUDER = (1, 20, 100)  # times that a start is gone through where it does not show every time
 LOUD_CODES = 1 << 22
-CONFIRMING = 5
+CONFIRMING = 3
 ANYTHING = Limits()
 
 
