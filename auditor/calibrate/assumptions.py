@@ -65,6 +65,9 @@ def _cancellation(measured: Measured) -> Assumption:
     )
     if worst <= CANCELS:
         return _said(name, True, f"{told} An ulp of the result measures the additions.")
+    if measured.absolute is not None:
+        words = "The absolute bound does not scale with the result, so it is not concerned; every rule that does is."
+        return _said(name, False, f"{told} {words}")
     return _said(
         name,
         False,

@@ -11,7 +11,7 @@ from auditor.report import svg
 from auditor.report.words import number
 
 HEIGHT, TOP, BASE = 330, 14, 296  # CSS pixels; the share runs from BASE up to TOP
-LEFT, RIGHT = 0.075, 0.985  # of the drawing's width
+LEFT, RIGHT = 0.1, 0.985  # of the drawing's width
 THICK = ("measured", "absolute")
 KNOWN = (
     *("one_percent", "numpy_allclose", "numpy_assert_allclose", "torch_assert_close", "absolute", "a_priori"),
