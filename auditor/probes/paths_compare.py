@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from auditor.model import ArmView, Observation, Planned, Trial
-from auditor.numerics.ulps import Distances
+from auditor.model import ArmView, Codes, Observation, Planned, Trial
+from auditor.numerics.ulps import Distances, is_nan
 from auditor.probes import common
 from auditor.probes.differences import Flips, Mask, Stable, Tally, issued_alike, same_inputs, stable
 from auditor.probes.expected import nearest_at
@@ -162,13 +162,16 @@ class Comparison:
         y = self.b.view.output(trial.trial_id, after.repeat, after.rank)[at]
         self.apart.add(trial.call.fmt, x, y)
         if trial.call.op == "sum":
-            want = nearest_at(trial, after.repeat, after.rank, at)
-            for name, hits in (
-                (self.a.name, x == want),
-                (self.b.name, y == want),
-                ("neither", (x != want) & (y != want)),
-            ):
-                self.nearest[name] = self.nearest.get(name, 0) + int(hits.sum())
+            self._credit(trial, after, at, x, y)
+
+    def _credit(self, trial: Trial, seen: Observation, at: Any, x: Codes, y: Codes) -> None:
+        """Whose results are the correctly rounded sums; NaN have none."""
+        fmt = trial.call.fmt
+        number = ~(is_nan(fmt, x) | is_nan(fmt, y))
+        want = nearest_at(trial, seen.repeat, seen.rank, at)
+        right = {self.a.name: x == want, self.b.name: y == want, "neither": (x != want) & (y != want)}
+        for name, hits in right.items():
+            self.nearest[name] = self.nearest.get(name, 0) + int((hits & number).sum())
 
     def _place(self, changed: Any, size: int, times: int) -> None:
         """Count by which part of the range, from its first element to its last."""
@@ -192,7 +195,7 @@ class Comparison:
                     f"{part + 1}/{PLACES}": {"changed": k, "compared": n} for part, (k, n) in enumerate(self.places)
                 }
             told["by_cell"] = _by_part(self.cells)
-        if self.nearest:
+        if any(self.nearest.values()):
             told["correctly_rounded"] = self.nearest
         for key, counts in (("trials_that_do_not_repeat", self.wavering), ("trials_without_result", self.missing)):
             if counts:
