@@ -103,7 +103,7 @@ def test_a_pair_of_calls_shrinks_together() -> None:
         at = np.flatnonzero(a.data.any(axis=0))
         return int(at[0]) if a.call.count < b.call.count and at.size else None
 
-    small = shrink(case(short, long), trying(shows)).case
+    small = shrink(case(short, long), trying(shows), Limits(lengths=True)).case
     assert [one.call.count for one in small.steps] == [1, 2]
 
 

@@ -239,12 +239,22 @@ def _codes(case: Case, step: Step, number: int, reduced: Reduced) -> list[str]:
     parts = [part for part in names if part == "data" or any(getattr(one, part).any() for one in case.steps)]
     rows = []
     for row, rank in enumerate(case.members):
-        sent = (getattr(step, part)[row] for part in parts)
-        cells = [str(rank), *(", ".join(_said(fmt, int(code)) for code in some) or "nothing" for some in sent)]
         outputs = reduced.outcome.outputs(number, rank)
-        cells.append(", ".join(_said(fmt, int(code)) for code in outputs[0][1]) if outputs else "")
+        cells = [str(rank), *(_some(fmt, getattr(step, part)[row], part) for part in parts)]
+        cells.append(_some(fmt, outputs[0][1], "data") if outputs else "")
         rows.append(cells)
     return markdown(["rank", *(names[part] for part in parts), "gets"], rows)
+
+
+def _some(fmt: Any, codes: Any, part: str) -> str:
+    """Codes in words; of many those next to the range, or the first; of equal ones one."""
+    if len(codes) > SHOWN and (codes == codes[0]).all():
+        return f"{_said(fmt, int(codes[0]))}, {len(codes):,} times"
+    few = codes[-SHOWN:] if part == "head" else codes[:SHOWN]
+    texts = [_said(fmt, int(code)) for code in few]
+    if len(codes) > SHOWN:
+        texts.insert(0 if part == "head" else len(texts), f"... ({len(codes) - SHOWN:,} more in `case.json`)")
+    return ", ".join(texts) or "nothing"
 
 
 def _said(fmt: Any, code: int) -> str:

@@ -21,14 +21,17 @@ Candidates = Iterator[Case]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the subject takes. ``same_inputs``: codes must not change, only go. ``spill``: what is cut off a range may lie outside
-    it; only for what is about the bytes there, since other findings could turn into that one.
+    """What the subject takes, and what would turn one finding into another.
+
+    ``same_inputs``: codes must not change, only go. ``spill``: what is cut off a range may lie outside it; for what is about the
+    bytes there. ``lengths``: two calls may become unequally long; for what is about the count.
     """
 
     formats: tuple[str, ...] = ()
     rank_n_min: int = 1
     same_inputs: bool = False
     spill: bool = False
+    lengths: bool = False
 
 
 def windows(case: Case, focus: Sighting, limits: Limits) -> Candidates:
@@ -74,8 +77,10 @@ def columns(case: Case, _focus: Sighting, _limits: Limits) -> Candidates:
         size = size // 2 if count <= SINGLY or size > count // 64 else 0
 
 
-def counts(case: Case, _focus: Sighting, _limits: Limits) -> Candidates:
-    """Steps cut short one by one, where their counts differ: to a power of two, or by one."""
+def counts(case: Case, _focus: Sighting, limits: Limits) -> Candidates:
+    """Steps cut short one by one: to a power of two, or by a few elements."""
+    if len(case.steps) > 1 and not limits.lengths:
+        return
     for number, step in enumerate(case.steps):
         count = step.call.count
         for size in dict.fromkeys([*(1 << k for k in range(count.bit_length())), *range(max(count - 8, 0), count)]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from auditor.evidence import models, recorded
@@ -77,8 +77,7 @@ def reduce(
     model = models.model_of(finding, findings, start)
     if model is None:
         return Reduced(relation, start, RECORDED, why, outcome=start.outcome)
-    limits = Limits(rank_n_min=LEAST_RANKS, spill=_spills(finding), same_inputs=_fixed(relation))
-    shrunk = _shrunk(relation, start, model.play, limits)
+    shrunk = _shrunk(relation, start, model.play, _limits(finding, relation))
     if not shrunk.sightings:
         return Reduced(relation, start, RECORDED, why, outcome=start.outcome)
     return Reduced(relation, start, MODEL, why, model.words, shrunk, model.play(shrunk.case))
@@ -86,12 +85,8 @@ def reduce(
 
 def _on_subject(finding: Finding, relation: Relation, start: Start, player: Player) -> Reduced:
     offer = player.capabilities
-    limits = Limits(
-        formats=tuple(sorted(offer.formats)),
-        rank_n_min=max(offer.rank_n_min, LEAST_RANKS),
-        same_inputs=_fixed(relation),
-        spill=_spills(finding),
-    )
+    least = max(offer.rank_n_min, LEAST_RANKS)
+    limits = replace(_limits(finding, relation), formats=tuple(sorted(offer.formats)), rank_n_min=least)
     found = _shrunk(relation, start, player.play, limits, player.fresh)
     if not found.sightings:
         shown, runs = found.start_shown
@@ -121,13 +116,14 @@ def _shrunk(
     return shrink(start.case, try_case, limits, fresh=fresh or (lambda: None))
 
 
-def _fixed(relation: Relation) -> bool:
-    """Whether what is expected is known of the recorded inputs alone."""
-    return relation.name == "same_again"
-
-
-def _spills(finding: Finding) -> bool:
-    return finding.kind == "foreign_read"
+def _limits(finding: Finding, relation: Relation) -> Limits:
+    """What keeps a case from turning into one of another kind. Of ``same_again`` only the recorded inputs' answer is known."""
+    return Limits(
+        rank_n_min=LEAST_RANKS,
+        same_inputs=relation.name == "same_again",
+        spill=finding.kind == "foreign_read",
+        lengths=finding.kind == "count_dependence",
+    )
 
 
 def reported(reduced: Reduced) -> Mapping[str, Any]:
