@@ -21,7 +21,7 @@ NEEDS = f"a sum over two ranks or more and a count of at least {design.LEAST_COU
 
 
 def plan(scope: Scope) -> Iterator[tuple[Trial, int]]:
-    """One point of each (collective, format) of op sum: about 16 calls of 2**17 elements for the first, 6 of 2**16 for others.
+    """One point of each (collective, format) of op sum: about 29 calls of 2**17 elements for the first, 6 of 2**16 for others.
 
     None where the sweep's largest count is below 2**15.
     """
