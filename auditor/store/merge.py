@@ -99,7 +99,7 @@ class Merger:
         attributes = {"kind": "run", "run_id": run_id, "plan_id": str(plan["plan_id"])}
         raw = sum(row.nbytes for file in self._inputs for row in file.outputs(schema.RAW))
         chunk = max(4096, min(schema.BYTES_CHUNK, 1 << max(0, raw - 1).bit_length()))
-        self._file = create_file(path, attributes, max(map(len, names), default=1), bytes_chunk=chunk)
+        self._file = create_file(path, attributes, max(map(len, names), default=1), bytes_chunk=chunk, pack=True)
         self._bytes, self._xor = Appender(self._file["bytes"]), Appender(self._file["xor"])
         self._text, self._index = Appender(self._file["text"]), Appender(self._file["index"])
         self._rows: list[Row] = []

@@ -26,14 +26,19 @@ XOR_LEAST = schema.XOR_CHUNK * 8
 XOR_PAYS = 1 / 8  # of the sampled bytes differ at most
 
 
-def create_datasets(file: h5py.File, arm_width: int, *, bytes_chunk: int = schema.BYTES_CHUNK) -> None:
-    """The fixed flat layout. Raw outputs get chunks larger than the chunk cache, so that HDF5 writes them through uncopied."""
+def create_datasets(
+    file: h5py.File, arm_width: int, *, bytes_chunk: int = schema.BYTES_CHUNK, pack: bool = False
+) -> None:
+    """The fixed flat layout. Raw outputs get chunks larger than the chunk cache, so that HDF5 writes them through uncopied.
+
+    ``pack``: rows and texts compressed, to about a twentieth; not for a shard, of which a killed writer leaves what it flushed.
+    """
     make = file.create_dataset
-    dtype = schema.index_dtype(arm_width)
-    make("index", (0,), dtype, maxshape=(None,), chunks=(schema.INDEX_CHUNK,))
-    make("bytes", (0,), "u1", maxshape=(None,), chunks=(bytes_chunk,), fill_time="never")
-    make("text", (0,), "u1", maxshape=(None,), chunks=(schema.TEXT_CHUNK,))
     packed = {"shuffle": True, "compression": "gzip", "compression_opts": 1}
+    rows: dict[str, Any] = packed if pack else {}
+    make("index", (0,), schema.index_dtype(arm_width), maxshape=(None,), chunks=(schema.INDEX_CHUNK,), **rows)
+    make("bytes", (0,), "u1", maxshape=(None,), chunks=(bytes_chunk,), fill_time="never")
+    make("text", (0,), "u1", maxshape=(None,), chunks=(schema.TEXT_CHUNK,), **rows)
     make("xor", (0,), "<u8", maxshape=(None,), chunks=(schema.XOR_CHUNK,), **packed)
 
 
