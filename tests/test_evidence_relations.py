@@ -140,6 +140,9 @@ def test_bytes_outside_a_changed_send_range_and_endings() -> None:
     assert len(relations.send_changed(TIE, marked)) == 1
     assert len(relations.ends(TIE, Outcome(ended="crash"), "crash")) == 1
     assert relations.ends(TIE, Outcome(ended="hang"), "crash") == []
+    other = Outcome(ended="error", words="KeyError: 3")
+    assert len(relations.ends(TIE, other, "error", ["KeyError"])) == 1
+    assert relations.ends(TIE, other, "error", ["RuntimeError"]) == []
 
 
 def test_the_same_bits_again() -> None:

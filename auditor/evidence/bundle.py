@@ -93,6 +93,10 @@ def make(
         files[f"run/{name}"] = (part.directory / name).read_text(encoding="utf-8")
     there = {*files, "issue.md", "run/run.h5", SUMS}
     described = [(name, text.format(trials=part.words)) for name, text in DESCRIPTIONS.items() if name in there]
+    if reduced.case is None:
+        described = [
+            (name, "why there is no smallest case" if name == "case.json" else text) for name, text in described
+        ]
     files["issue.md"] = issue.page(
         issue.Facts(
             run_id=reader.run_id,

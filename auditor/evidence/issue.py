@@ -27,6 +27,9 @@ FAMILIES = {
     "rank_coded": "each rank one bit of the sum",
     "tail_trigger": "sums of 1 + 7/8 ulp everywhere",
     "neighbours": "sums whose remainder, and whose neighbours' bits, are chosen",
+    "special_cases": "NaN, infinities, zeros, subnormals and range ends, at each rank in turn",
+    "order_exact": "values whose partial sums are exact in every order",
+    "position_coded": "each element its own index",
 }
 
 
@@ -157,9 +160,10 @@ def _what_was_run(facts: Facts) -> list[str]:
     placed = "in place and out of place" if scope.get("in_place") == [False, True] else ""
     where = [f"{counts} elements", f"shift {shifts}", placed]
     name = call_name(facts.subject, scope)
+    exact = "exact sums, computed with integers" if scope.get("op") == "sum" else "derived from the inputs' codes alone"
     lines = [
-        f"**What was run:** {name} over {', '.join(part for part in where if part)}. Inputs: {inputs}{active}. Expected values "
-        "are exact sums, computed with integers."
+        f"**What was run:** {name} over {', '.join(part for part in where if part)}. Inputs: {inputs}{active}. "
+        f"Expected values are {exact}."
     ]
     if facts.finding.kind == "rounding_mode":
         lines[0] += " The table counts only the sums that the type cannot hold exactly."

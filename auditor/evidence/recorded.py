@@ -170,7 +170,7 @@ def _pairs(view: ArmView, finding: Finding, trials: Sequence[Trial]) -> Iterator
     groups: dict[Trial, list[Trial]] = {}
     for planned in view.planned:
         trial = planned.trial
-        if trial.variant == "plain" and trial.inputs == "same" and _neutral_trial(trial, fields) is not None:
+        if trial.variant == "plain" and _neutral_trial(trial, fields) is not None:
             groups.setdefault(_neutral(trial, fields), []).append(trial)
     wanted = {_neutral(trial, fields) for trial in trials}
     for key, group in groups.items():
@@ -180,9 +180,10 @@ def _pairs(view: ArmView, finding: Finding, trials: Sequence[Trial]) -> Iterator
                 pairwise(ordered) if finding.kind == "count_dependence" else ((ordered[0], o) for o in ordered[1:])
             )
             for couple in couples:
-                repeats = [_repeats(view, one)[:2] for one in couple]
-                if all(len(row) == 2 for row in repeats):
-                    yield Calls(tuple((one, tuple(row)) for one, row in zip(couple, repeats, strict=True)))
+                repeats = [[r for r in _repeats(view, one) if one.seed_of(r) == one.seed][:2] for one in couple]
+                rounds = min(map(len, repeats))
+                if rounds == 2 or (rounds and couple[0].inputs == "alternate"):  # those were repeated with other inputs
+                    yield Calls(tuple((one, tuple(row[:rounds])) for one, row in zip(couple, repeats, strict=True)))
 
 
 def _neutral_trial(trial: Trial, fields: dict[str, Any]) -> Trial | None:

@@ -266,9 +266,15 @@ def send_changed(_case: Case, outcome: Outcome) -> list[Sighting]:
     return [Sighting(number, step, rank, -1) for (number, step, rank), seen in places if not seen.send_after]
 
 
-def ends(case: Case, outcome: Outcome, how: str) -> list[Sighting]:
-    """The call does not come back with a result: crash, hang or error."""
-    return [Sighting(0, 0, case.members[0], -1)] if outcome.ended == how else []
+def ends(case: Case, outcome: Outcome, how: str, kinds: Sequence[str] = ()) -> list[Sighting]:
+    """The call does not come back with a result: crash, hang or error. ``kinds``: the first words of the errors that count."""
+    counts = outcome.ended == how and (not kinds or _first_word(outcome.words) in kinds)
+    return [Sighting(0, 0, case.members[0], -1)] if counts else []
+
+
+def _first_word(text: str) -> str:
+    """The exception's name, of what the harness notes of an error."""
+    return text.partition(":")[0]
 
 
 def same_again(case: Case, outcome: Outcome, column: Sequence[int], observed: int, expected: int) -> list[Sighting]:
@@ -308,7 +314,6 @@ _BY_KIND: dict[str, Relation] = {
     "rank_disagreement": Relation("ranks_differ", ranks_differ),
     "crash": Relation("ends", partial(ends, how="crash"), arguments=(("how", "crash"),)),
     "hang": Relation("ends", partial(ends, how="hang"), arguments=(("how", "hang"),)),
-    "backend_error": Relation("ends", partial(ends, how="error"), arguments=(("how", "error"),)),
 }
 
 
@@ -322,6 +327,9 @@ def relation_for(finding: Finding, expect: Mapping[str, Any], findings: Sequence
         faithful = finding.kind != "not_faithful"
         arguments = (("mode", mode), ("faithful", faithful))
         return Relation("not_rounded", partial(not_rounded, mode=mode, faithful=faithful), arguments=arguments)
+    if finding.kind == "backend_error":
+        kinds = sorted({_first_word(str(text)) for text in finding.measure.get("messages", ())})
+        return Relation("ends", partial(ends, how="error", kinds=kinds), arguments=(("how", "error"),))
     return _BY_KIND.get(finding.kind) or _from_rows(finding)
 
 

@@ -209,6 +209,7 @@ def _values(case: Case, relation: Relation, subject: Subject) -> dict[str, Any]:
     call, told = case.steps[0].call, dict(relation.arguments)
     mode = told.get("mode", "ties_to_even")
     values: dict[str, Any] = {"OP": call.op.upper(), "MODE": mode, "UP": UP[mode]}
+    values["JOIN"] = "+" if call.op == "sum" else call.op
     values |= {"HOW": told.get("how", ""), "COLUMN": list(told.get("column", ())), "OPTIONS": dict(subject.options)}
     values |= {"OBSERVED": told.get("observed", 0), "EXPECTED": told.get("expected", 0)}
     values["OWN"] = "; in place, the rank's own input" if case.steps[0].in_place else ""

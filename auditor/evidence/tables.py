@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from auditor.evidence.words import cell_of
 from auditor.model import Finding, Verdict
 
 MOST_ROWS = 12
@@ -78,9 +79,8 @@ def _observed(finding: Finding) -> list[str]:
 def _siblings(finding: Finding, findings: Sequence[Finding], like: Sequence[str]) -> list[str]:
     """The same question about other formats and arms of the same library."""
     some = [one for one in findings if one.kind == finding.kind and one.arm in like and one.id != finding.id]
-    rows = [[one.arm, _text(one.scope.get("format")), _found(one)] for one in some[:MOST_ROWS]]
-    mine = [finding.arm, _text(finding.scope.get("format")), _found(finding)]
-    return ["", *markdown(["arm", "type", "the same question"], [mine, *rows])] if rows else []
+    rows = [[one.arm, cell_of(one), _found(one)] for one in [finding, *some[: MOST_ROWS - 1]]]
+    return ["", *markdown(["arm", "call", "the same question"], rows)] if some else []
 
 
 def _found(finding: Finding) -> str:
@@ -91,7 +91,3 @@ def _found(finding: Finding) -> str:
     if isinstance(measure.get("pairs"), int):
         return f"there: {measure.get('changed_pairs')} of {measure['pairs']} comparisons"
     return "there"
-
-
-def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

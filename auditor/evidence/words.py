@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from auditor.model import Finding
 
+MOST_TITLE = 90
 MODES = {
     "ties_to_even": "to nearest, ties to even",
     "ties_to_away": "to nearest, ties away from zero",
@@ -128,14 +130,20 @@ _BY_KIND = {
 
 
 def words_for(finding: Finding, reference: str = "ties_to_even") -> Words:
-    """A kind that has no words of its own is named by its slug. ``reference``: the mode that results are held against."""
+    """A kind that has no words of its own is named by its claim. ``reference``: the mode that results are held against."""
     found = _BY_KIND.get(finding.kind)
     if found is None:
-        name = finding.kind.replace("_", " ")
-        return Words(name, "the recorded bits come back", ("Is this behaviour intended?", _DOCUMENT))
+        return Words(_gist(finding), "the recorded bits come back", ("Is this behaviour intended?", _DOCUMENT))
     mode = str(finding.measure.get("mode"))
     names = {"mode": MODES.get(mode, mode), "reference": MODES.get(reference, reference)}
     return Words(found.title.format(**names), found.places.format(**names), found.questions)
+
+
+def _gist(finding: Finding) -> str:
+    """What a claim says after its conditions and before its details."""
+    _, found, rest = finding.claim.partition(" ranks")
+    said = re.split(r" \(|[;:.,](?: |$)", rest.lstrip(": ") if found else finding.claim, maxsplit=1)[0].strip()
+    return said if 0 < len(said) <= MOST_TITLE else finding.kind.replace("_", " ")
 
 
 def cell_of(finding: Finding) -> str:
