@@ -47,6 +47,21 @@ def test_a_name_that_speaks_of_a_secret_is_dropped_with_its_value(name: str) -> 
     assert "NCCL_ALGO" in recorded
 
 
+def test_what_a_launcher_tells_its_own_job_is_no_setting() -> None:
+    """Seen in a record: addresses, session folders and the transports' key of a finished job, which differ in every run."""
+    job = {
+        "OMPI_MCA_orte_precondition_transports": "0bc118173a7e2ed0-9d37f15c3e79649d",
+        "OMPI_MCA_orte_hnp_uri": "1772158976.0;tcp://192.0.2.2:42795",
+        "OMPI_MCA_ess_base_jobid": "1772158977",
+        "OMPI_MCA_ess": "^singleton",
+        "OMPI_MCA_initial_wdir": "/data",
+        "OMPI_MCA_pmix": "^s1,s2",
+        "OMPI_MCA_shmem_RUNTIME_QUERY_hint": "mmap",
+    }
+    settings = {"OMPI_MCA_coll_tuned_allreduce_algorithm": "4", "OMPI_MCA_pml": "ob1", "PMIX_MCA_gds": "hash"}
+    assert environment.steering_variables({**job, **settings}) == settings
+
+
 def test_home_directories_and_user_names_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/export/people/ada")
     monkeypatch.setenv("USER", "ada")

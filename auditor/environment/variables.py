@@ -30,6 +30,12 @@ NAMES = frozenset(f"SLURM_{name}" for name in _SLURM.split()) | {
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
 }
+# What Open MPI's and PMIx's launchers tell the processes of one job: addresses, job numbers, session folders, and the key with
+# which its transports know each other. None of it is a setting.
+JOB = re.compile(
+    r"OMPI_MCA_(orte_|ess(_|$)|pmix$|prte_|initial_wdir|opal_|grpcomm|schizo)|OMPI_MCA_shmem_RUNTIME|PMIX_(SERVER|RANK|NAMESPACE|HOSTNAME)"
+    r"|PRTE_MCA_(prte_|ess|pmix)"
+)
 SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|SIGNATURE|COOKIE|PRIVATE", re.IGNORECASE)
 SETTING = re.compile(rf"(\w*(?:{SECRET.pattern})\w*[\"']?\s*[=:]\s*)(?:\"[^\"]*\"|'[^']*'|[^,;&\s]+)", re.IGNORECASE)
 SCHEME = re.compile(r"\b(Bearer|Basic)\s+[\w.+/=~-]{6,}", re.IGNORECASE)
@@ -40,9 +46,13 @@ TOKEN = re.compile(  # of source hosts, model hubs, cloud accounts and chat serv
 
 
 def steering_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that change what a library does, sorted; never one whose name or value may hold a secret or a user's home."""
+    """The variables that change what a library does, sorted; never one whose name or value may hold a secret or a user's home,
+    and nothing that a launcher tells its own job alone.
+    """
     kept = {name: value for name, value in environ.items() if name.startswith(PREFIXES) or name in NAMES}
-    return {name: private(value) for name, value in sorted(kept.items()) if not SECRET.search(name)}
+    return {
+        name: private(value) for name, value in sorted(kept.items()) if not SECRET.search(name) and not JOB.match(name)
+    }
 
 
 def private(text: str) -> str:
