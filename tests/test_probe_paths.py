@@ -49,12 +49,17 @@ def test_the_trials_are_those_of_repeatability_and_placement() -> None:
     assert {repeats for _, repeats in plan} == {2}  # one repeat shows nothing of an arm
 
 
-def test_one_arm_has_no_finding() -> None:
-    assert found(arm("ring")) == []
-    assert list(paths.analyze(arm("ring"))) == []
-    dead = arm("tree", details=lambda trial, repeat, rank: {"status": "crash"})
-    assert found(arm("ring"), dead) == []  # the crash is the harness's finding
-    assert found(arm("ring"), arm("tree", planned=[one("wide", probe="tail")])) == []  # not asked
+def test_one_arm_has_no_finding_unless_trials_were_run_for_it() -> None:
+    shared = [Planned(trial=p.trial, repeats=p.repeats, probes=("placement", "paths")) for p in SOME]
+    single = arm("ring", planned=shared)
+    assert found(single) == []
+    assert list(paths.analyze(single)) == []
+    dead = arm("tree", planned=shared, details=lambda trial, repeat, rank: {"status": "crash"})
+    assert found(single, dead) == []  # the crash is the harness's finding
+    assert found(single, arm("tree", planned=[one("wide", probe="tail")])) == []  # not asked
+    waived = only(arm("ring"))
+    assert waived.verdict is Verdict.WAIVED
+    assert "the only one with results" in waived.claim
 
 
 # --------------------------------------------------------------------------------------------------------- equal, different

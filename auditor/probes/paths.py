@@ -35,11 +35,12 @@ def analyze(view: ArmView) -> Iterator[Finding]:
 
 
 def analyze_run(views: Sequence[ArmView]) -> Iterator[Finding]:
-    """Each arm beside the arms before it; none for a run of one arm. ``arm`` of a finding is the later one,
-    ``measure.compared_with`` the first of those that it differs from, or agrees with.
+    """Each arm beside the arms before it. ``arm`` of a finding is the later one, ``measure.compared_with`` the first of those
+    that it differs from, or agrees with. One arm alone has no finding, unless trials were run for this probe's sake.
     """
     arms = [Arm(view) for view in views if _asked(view) and _came_back(view)]
     if len(arms) < 2:
+        yield from (_alone(arm) for arm in arms if any(p.probes == (NAME,) for p in arm.view.planned))
         return
     outcomes = _outcomes(arms)
     for number, arm in enumerate(arms):
@@ -257,6 +258,11 @@ def _open(main: Comparison, trials: list[Trial]) -> str:
         return pair + _left_out(main)
     differ = f"{main.tally.changed_pairs} of {plural(main.tally.pairs, 'trial')} differ"
     return f"{pair}{differ}, but an arm also changes between {CHANCE_WORDS.format(main.tally.by_chance)}"
+
+
+def _alone(arm: Arm) -> Finding:
+    claim = f"The arm {arm.name} is the only one with results: there is none to compare it with. `auditor join` adds other runs'."
+    return common.finding(arm.view, NAME, KIND, Verdict.WAIVED, claim, trials=(), scope={"rank_n": arm.view.rank_n})
 
 
 def _waived(arm: Arm, others: Sequence[Arm]) -> Finding:
