@@ -206,7 +206,7 @@ def audit(folder, backend, ranks=4, here=HERE):
     """(exit code, the findings) of ``auditor run`` with a backend that may lie in the directory ``here``."""
     (folder / "c.toml").write_text(CONFIG.format(backend=backend, ranks=ranks))
     command = [sys.executable, "-m", "auditor", "run", "c.toml", "--out", "run"]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(HERE), str(HERE.parent)])}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(HERE), str(HERE.parent), *sys.path])}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False)
     path = folder / "run" / "findings.json"
     assert path.exists(), done.stderr

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 from dataclasses import replace
@@ -19,6 +20,7 @@ import pytest
 from spawned_kit import conform
 
 from auditor.backends.torch import TorchBackend
+from auditor.backends.torch_device import loaded_nccl
 from auditor.backends.torch_options import check_options
 from auditor.backends.torch_symmetric import Symmetric
 from auditor.config import ArmSpec, Config, Sweep, load
@@ -242,7 +244,7 @@ def test_nccl_and_symmetric_memory_on_fake_gpus(monkeypatch):
         found = (
             recv[516:916].view(np.float32).copy(),
             backend.last_seconds(),
-            backend.describe()["nccl"],
+            backend.describe()["nccl_torch_built_for"],
             backend.path(),
         )
         backend.close()
@@ -286,3 +288,19 @@ def test_gloo_the_whole_way(tmp_path):
     order = found["summation_tree"]["measure"]
     assert order["schedule"] == "ring"
     assert order["elements_matched"] == order["elements"]
+
+
+def test_the_release_of_nccl_is_that_of_the_library_in_the_process():
+    """A preloaded library is what runs, whatever torch was built for; the sources of a stand-in are compiled here."""
+    source = "int ncclGetVersion(int *v) { *v = 23203; return 0; }"
+    ask = "from auditor.backends.torch_device import loaded_nccl; print(loaded_nccl())"
+    code = f"import ctypes, sys; ctypes.CDLL(sys.argv[1]); {ask}"
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "libnccl.so.2"
+        flags = ["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-x", "c", "-", "-o", str(library)]
+        subprocess.run(["cc", *flags], input=source, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, library], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+    assert done.stdout.strip() == "2.32.3"
+    assert loaded_nccl() == "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -114,6 +115,21 @@ class CudaPlace(HostPlace):
         return float(self._events[0].elapsed_time(self._events[1])) * 1e-3
 
     def describe(self) -> Mapping[str, Any]:
-        nccl = ".".join(str(part) for part in self._torch.cuda.nccl.version())
+        built_for = ".".join(str(part) for part in self._torch.cuda.nccl.version())
+        versions = {"nccl": loaded_nccl(), "nccl_torch_built_for": built_for}
         sharing = described(self._sharing, "one", os.environ)
-        return {"nccl": nccl, **describe_devices(self._cupy, [self._number]), **sharing}
+        return {**versions, **describe_devices(self._cupy, [self._number]), **sharing}
+
+
+def loaded_nccl() -> str:
+    """The release of the NCCL library in this process, asked of the library itself: torch tells the one it was built for.
+
+    "unknown" where no library of that name is loaded, as in a torch that has NCCL linked in.
+    """
+    number = ctypes.c_int(0)
+    try:
+        library = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        refused = library.ncclGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return "unknown"
+    return "unknown" if refused else f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
