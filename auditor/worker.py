@@ -331,11 +331,17 @@ def _rank(job_path: str) -> int:
     return status
 
 
-def _case(directory: Path, rank_n: str = "") -> int:
-    """Play what is put into a directory: all ``rank_n`` ranks in this process, or the launcher's one."""
+def _case(directory: Path, rank_n: str = "", rank: str = "", *descriptors: str) -> int:
+    """Play what is put into a directory: all ``rank_n`` ranks in this process; that one rank over sockets; or the launcher's."""
     from auditor.evidence.perform import serve
 
     die_with_parent()
+    if rank:
+        from auditor.socket_control import SocketControl
+
+        links = SocketControl.from_descriptors(int(rank), int(rank_n), [int(number) for number in descriptors])
+        serve(directory, links, int(rank_n), (int(rank),), int(rank))
+        return 0
     if rank_n:
         serve(directory, LocalControl(), int(rank_n), tuple(range(int(rank_n))))
         return 0

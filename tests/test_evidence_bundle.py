@@ -357,6 +357,25 @@ def test_a_name_that_cannot_be_replaced_stops_the_bundle(alice: Path, capsys: py
     assert not (alice / "x.zip").exists()
 
 
+def test_crashes_and_what_was_skipped_after_them_are_in_the_excerpt(alice: Path) -> None:
+    """Shards of a process that died stay, with the parent's notes beside them; each note is in the bundle once."""
+    (alice / "dies.py").write_text(
+        f"import os, sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom outside_subjects import Clean\n"
+        "class Dies(Clean):\n    def run(self, call, send, recv):\n        os.abort()\n"
+    )
+    run_dir = record(alice, SHORT.format(backend="dies:Dies", user="x", probe="coverage"))
+    assert (run_dir / "shards").is_dir()
+    assert auditor("evidence", run_dir, "--offline", "-o", alice / "x.zip") == 0
+    where = unzipped(alice / "x.zip", alice / "x")
+    assert store.verify(where / "run") == []
+    with store.RunReader(where / "run") as reader:
+        view = reader.arm("x")
+        seen = [one.status for planned in view.planned for one in view.observations(planned.trial.trial_id)]
+    assert sorted(set(seen)) == ["crash", "skipped"]
+    assert seen.count("crash") == 2
+    assert json.loads((where / "case.json").read_text())["kind"] == "crash"
+
+
 def test_a_plug_ins_case_is_cut_down_and_its_script_needs_the_plug_in(alice: Path) -> None:
     tests = str(Path(__file__).parent)
     (alice / "past.py").write_text(

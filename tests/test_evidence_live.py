@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 from evidence_cases import case, everywhere, step
 
+from auditor.backends.simulator import Simulator
 from auditor.cli.evidence_live import Live, offered
 from auditor.errors import AuditError, Unavailable
 from auditor.evidence.cases import Case, Outcome
 from auditor.evidence.perform import SETUP, outcome_of, play_here, serve
 from auditor.evidence.recorded import Calls, Start
 from auditor.evidence.reduce import LIVE, MODEL, RECORDED, Player, reduce, reported
-from auditor.evidence.relations import Sighting
+from auditor.evidence.relations import Sighting, relation_for
 from auditor.evidence.shrink import GiveUp
 from auditor.model import Capabilities, Finding, Verdict
+from auditor.pipeline import Offer
 from auditor.plan import ArmPlan
 
 ODD = """
@@ -65,9 +67,12 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+ALL = Offer("all", Capabilities(collectives=frozenset(), ops=frozenset(), formats=frozenset()))
+
+
 def live(place: Path, backend: str = "odd:Odd", **more: Any) -> Live:
     limits = {"hang_budget": 1.0, "seconds": 60.0, **more}
-    return Live(arm(backend), "all", frozenset(), place / "live", **limits)
+    return Live(arm(backend), ALL, place / "live", **limits)
 
 
 def test_a_crash_a_hang_an_error_and_a_refusal_are_outcomes(odd: Path) -> None:
@@ -89,7 +94,7 @@ def test_a_crash_a_hang_an_error_and_a_refusal_are_outcomes(odd: Path) -> None:
 
 def test_the_time_for_the_search_ends_it_but_not_what_confirms(odd: Path) -> None:
     now = [0.0]
-    subject = Live(arm(), "all", frozenset(), odd / "live", hang_budget=5, seconds=10, clock=lambda: now[0])
+    subject = Live(arm(), ALL, odd / "live", hang_budget=5, seconds=10, clock=lambda: now[0])
     with subject:
         assert subject(sums(1)).whole
         now[0] = 11
@@ -109,8 +114,23 @@ def test_what_is_not_here_is_unavailable() -> None:
         offered(arm("nccl"))
     with pytest.raises(AuditError, match="no_such_module"):
         offered(arm("no_such_module:Class"))
-    model, offer = offered(arm("simulator", options={"preset": "b300"}))
-    assert (model, "bfloat16" in offer.formats) == ("all", True)
+    offer = offered(arm("simulator", options={"preset": "b300"}))
+    assert isinstance(offer.offered, Capabilities)
+    assert (offer.process_model, "bfloat16" in offer.offered.formats) == ("all", True)
+
+
+def test_ranks_that_need_no_mpi_are_started_with_sockets_between_them(
+    odd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    subject = arm("outside_spawned:Gathers")
+    offer = offered(subject)
+    assert (offer.process_model, offer.needs_mpi) == ("one", False)
+    with Live(subject, offer, odd / "live", hang_budget=5, seconds=60) as player_:
+        got = player_(sums(1))
+        assert got.whole, got.words
+        assert [seen.output.tolist() for seen in got.seen.values() if seen.output is not None] == [[0x4000], [0x4000]]
 
 
 # ------------------------------------------------------------------------------------------------------------ in process
@@ -221,6 +241,38 @@ def test_a_rule_that_does_not_give_the_recorded_bits_is_not_used(started: None) 
     found = reduce(View(), other, [other], None, "it is not here")  # type: ignore[arg-type]
     assert (found.how, found.why) == (RECORDED, "it is not here")
     assert found.case is START.case
+
+
+def rule_found(**measure: Any) -> Finding:
+    """The finding that the neighbours probe makes of the B300 model."""
+    known = {"formula": "up iff ...", "order": "forward", "noise_bits": 2, "group_bytes": 8, "form": "SRFF"}
+    return replace(ROUNDING, id="F2", kind="neighbour_dependence", measure={**known, "layout": "planes", **measure})
+
+
+@pytest.mark.parametrize(
+    ("measure", "how"),
+    [
+        ({}, MODEL),
+        ({"order": "reversed"}, RECORDED),
+        ({"group_bytes": 16}, RECORDED),
+        ({"layout": "elements"}, RECORDED),
+    ],
+)
+def test_a_measured_formula_stands_in_if_it_gives_the_recorded_bits(
+    monkeypatch: pytest.MonkeyPatch, measure: dict[str, Any], how: str
+) -> None:
+    random = np.random.default_rng(1)
+    given = case(step(random.integers(0x3E00, 0x4100, (2, 64)).tolist()))
+    outcome = play_here(Simulator, {"preset": "b300"}, given)
+    mixed = replace(ROUNDING, measure={"mode": "mixed"})
+    relation = relation_for(mixed, {})
+    assert relation is not None
+    start = Start(given, outcome, tuple(relation.look(given, outcome)), Calls(()))
+    assert start.sightings
+    monkeypatch.setattr("auditor.evidence.recorded.find_start", lambda *_: start)
+    found = reduce(View(), mixed, [mixed, rule_found(**measure)], None, "it is not here")  # type: ignore[arg-type]
+    assert found.how == how
+    assert found.why == "it is not here"
 
 
 def test_a_subject_that_crashes_on_smaller_cases_keeps_what_does_not(started: None) -> None:

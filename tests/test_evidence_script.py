@@ -163,6 +163,7 @@ def test_what_the_model_in_the_script_cannot_say_is_a_reason(options: dict[str, 
         (Subject(backend="nvshmem", options={}, env={}, describe={}), {"collective": "reduce"}, "has no reduce"),
         (Subject(backend="torch", options={}, env={}, describe={}), {}, "no template"),
         (Subject(backend="a:B", options={}, env={}, describe={}, memory="cuda"), {}, "host memory"),
+        (Subject(backend="a:B", options={}, env={}, describe={}, process_model="one"), {}, "one process only"),
         (KINDS["mpi"], {"group": (0, 2)}, "group"),
     ],
 )

@@ -51,27 +51,17 @@ def evidence(
     replaying a measured rule; else it is the smallest recorded call. Which of these it was is said.
     """
     from auditor import analysis, store
-    from auditor.evidence import bundle, choice, privacy
+    from auditor.evidence import bundle, choice
     from auditor.evidence.reduce import reduce
     from auditor.model import Finding
     from auditor.plan import Plan
 
-    if out is not None and out.suffix != ".zip":
-        raise ConfigError(f"-o {out}: a bundle is a zip; give a name that ends in .zip")
+    _check_target(out)
     with store.RunReader(run_dir) as reader, tempfile.TemporaryDirectory(prefix="auditor-evidence-") as scratch:
         content = analysis.read_findings(reader.directory)
         findings = [Finding.from_json(raw) for raw in content["findings"]]
         finding = choice.choose(findings, finding_id)
         arm = Plan.from_json(reader.plan).arm(finding.arm)
-        target = out if out is not None else Path(f"evidence-{reader.run_id}-{finding.id}.zip")
-        if not target.parent.is_dir():
-            raise ConfigError(f"-o {out}: there is no directory {target.parent}")
-        guard = privacy.gathered(
-            [source["environment"] for source in reader.sources()],
-            [entry.get("describe") or {} for entry in content["arms"]],
-            reader.arm_names,
-            anonymize=anonymize_hosts,
-        )
         place = Path(scratch)
         with _Subject(arm, place / "live", offline, shrink_time, hang_budget) as subject:
             reduced = reduce(reader.arm(finding.arm), finding, findings, subject.player, subject.absent)
@@ -80,21 +70,41 @@ def evidence(
             finding,
             findings,
             reduced,
-            target,
-            privacy=guard,
+            out if out is not None else Path(f"evidence-{reader.run_id}-{finding.id}.zip"),
+            privacy=_guard(reader, content, anonymize_hosts),
             scratch=place,
             run_script=subject.run_script,
+            process_model=subject.model,
         )
     for line in _said(made):
         click.echo(line)
     return 0
 
 
+def _check_target(out: Path | None) -> None:
+    """Before anything is tried: it may take a minute."""
+    if out is not None and out.suffix != ".zip":
+        raise ConfigError(f"-o {out}: a bundle is a zip; give a name that ends in .zip")
+    if out is not None and not out.parent.is_dir():
+        raise ConfigError(f"-o {out}: there is no directory {out.parent}")
+
+
+def _guard(reader: Any, content: Any, anonymize: bool) -> Any:
+    from auditor.evidence import privacy
+
+    return privacy.gathered(
+        [source["environment"] for source in reader.sources()],
+        [entry.get("describe") or {} for entry in content["arms"]],
+        reader.arm_names,
+        anonymize=anonymize,
+    )
+
+
 class _Subject:
     """The arm's backend, if it can be tried here. ``absent`` says why not."""
 
     def __init__(self, arm: ArmPlan, scratch: Path, offline: bool, seconds: float, hang_budget: float) -> None:
-        self.arm, self.absent, self.model = arm, "", ""
+        self.arm, self.absent, self.model, self.by_mpi = arm, "", "", False
         self.player: Player | None = None
         self.live: Any = None
         if offline:
@@ -105,17 +115,21 @@ class _Subject:
     def _find(self, scratch: Path, seconds: float, hang_budget: float) -> None:
         from auditor.cli.evidence_live import Live, offered
         from auditor.evidence.reduce import Player
+        from auditor.model import Capabilities
 
         try:
-            self.model, offer = offered(self.arm)
+            offer = offered(self.arm)
         except Unavailable as error:
             self.absent = f"the backend {self.arm.backend} is not available here: {error.reason}"
             return
         except AuditError as error:
             self.absent = f"the backend {self.arm.backend} cannot be tried here: {error}"
             return
-        self.live = Live(self.arm, self.model, offer.features, scratch, hang_budget=hang_budget, seconds=seconds)
-        self.player = Player(self.live, self.live.encore, offer)
+        assert isinstance(offer.offered, Capabilities)
+        self.model = offer.process_model
+        self.by_mpi = offer.process_model == "one" and offer.needs_mpi
+        self.live = Live(self.arm, offer, scratch, hang_budget=hang_budget, seconds=seconds)
+        self.player = Player(self.live, self.live.encore, offer.offered)
 
     def __enter__(self) -> _Subject:
         return self
@@ -135,7 +149,7 @@ class _Subject:
         if ":" in self.arm.backend:  # a module of the current directory is importable, there as here
             environment["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), environment.get("PYTHONPATH", "")])
         command = [sys.executable, "reproduce.py"]
-        if self.model == "one":
+        if self.by_mpi:
             command = [*mpiexec(self.arm.env), "-n", str(rank_n), *command]
         try:
             done = subprocess.run(

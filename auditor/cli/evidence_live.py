@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,25 @@ from auditor.evidence.perform import END, SETUP, outcome_of, publish
 from auditor.evidence.shrink import GiveUp
 from auditor.launch import HANG_AFTER_PRACTICE, SLOWEST_LINK, STUCK_AFTER_ERROR
 from auditor.model import Capabilities
-from auditor.pipeline import probe_arms
+from auditor.pipeline import Offer, probe_arms
 from auditor.plan import ArmPlan
 from auditor.processes import KILL_GRACE, Ending, arm_environment, mpiexec
+from auditor.socket_control import star
 from auditor.worker import die_with_parent
 
 POLL = 0.002
 START_LIMIT = 120.0  # seconds for imports, devices and communicators
 
 
-def offered(arm: ArmPlan) -> tuple[str, Capabilities]:
-    """(process model, what the arm's backend offers) here and now. Raises Unavailable, or what the probe raises."""
+def offered(arm: ArmPlan) -> Offer:
+    """What the arm's backend offers here and now, and how it is started. Raises Unavailable, or what the probe raises."""
     spec = ArmSpec(
         name=arm.name, backend=arm.backend, ranks=arm.rank_n, options=arm.options, env=arm.env, path=arm.path
     )
     offer = probe_arms(Config(title="", arms=(spec,), sweep=Sweep()))[arm.name]
     if isinstance(offer.offered, Unavailable):
         raise offer.offered
-    return offer.process_model, offer.offered
+    return offer
 
 
 class Live:
@@ -49,15 +50,14 @@ class Live:
     def __init__(
         self,
         arm: ArmPlan,
-        process_model: str,
-        features: frozenset[str],
+        offer: Offer,
         scratch: Path,
         *,
         hang_budget: float,
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._arm, self._model, self._features, self._scratch = arm, process_model, features, scratch
+        self._arm, self._offer, self._scratch = arm, offer, scratch
         self._budget, self._clock = hang_budget, clock
         self._until = clock() + seconds
         self._seconds, self._hung, self._starts = seconds, 0.0, 0
@@ -103,25 +103,24 @@ class Live:
         if self._troupe is None:
             directory = self._scratch / f"start{self._starts}"
             self._starts += 1
-            self._troupe = _Troupe(self._arm, self._model, self._features, directory, case.rank_n, case.nbytes)
+            self._troupe = _Troupe(self._arm, self._offer, directory, case.rank_n, case.nbytes)
         return self._troupe
 
 
 class _Troupe:
-    """The processes of one start: one that drives every rank, or one a rank under mpiexec."""
+    """The processes of one start: one that drives every rank, or one a rank, under mpiexec or with sockets between them."""
 
-    def __init__(
-        self, arm: ArmPlan, model: str, features: frozenset[str], directory: Path, rank_n: int, nbytes: int
-    ) -> None:
+    def __init__(self, arm: ArmPlan, offer: Offer, directory: Path, rank_n: int, nbytes: int) -> None:
         self.rank_n, self.nbytes = rank_n, nbytes
         self._directory, self._number = directory, 0
-        self._drivers = range(rank_n) if model == "one" else range(1)
+        self._drivers = range(rank_n) if offer.process_model == "one" else range(1)
+        features = offer.offered.features if isinstance(offer.offered, Capabilities) else frozenset()
         directory.mkdir(parents=True)
         setup = {"backend": arm.backend, "options": dict(arm.options), "nbytes": nbytes, "features": sorted(features)}
         publish(directory / SETUP, json.dumps(setup))
         log = directory / "output.log"
         with log.open("wb") as stream:
-            self._process = self._started(arm, model, stream)
+            self._processes = self._started(arm, offer, stream)
         self._ending = Ending((), log)
         try:
             self._await_start()
@@ -129,24 +128,28 @@ class _Troupe:
             self.end()
             raise
 
-    def _started(self, arm: ArmPlan, model: str, log: Any) -> subprocess.Popen[bytes]:
+    def _started(self, arm: ArmPlan, offer: Offer, log: Any) -> list[subprocess.Popen[bytes]]:
         player = [sys.executable, "-m", "auditor.worker", "case", str(self._directory)]
-        alone = model != "one"
-        command = [*player, str(self.rank_n)] if alone else [*mpiexec(arm.env), "-n", str(self.rank_n), *player]
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=arm_environment(arm.env),
-            start_new_session=True,
-            preexec_fn=lambda: die_with_parent(signal.SIGKILL if alone else signal.SIGTERM),
-        )
+        n = str(self.rank_n)
+        if offer.process_model != "one":
+            return [_begin([*player, n], arm, log)]
+        if offer.needs_mpi:  # the launcher, when it is asked to end, takes its ranks with it
+            return [_begin([*mpiexec(arm.env), "-n", n, *player], arm, log, by=signal.SIGTERM)]
+        ends, every = star(self.rank_n)
+        numbers = [[end.fileno() for end in mine] for mine in ends]
+        started = [_begin([*player, n, str(rank), *map(str, fds)], arm, log, fds) for rank, fds in enumerate(numbers)]
+        for end in every:
+            end.close()
+        return started
+
+    def _gone(self) -> bool:
+        """Whether a process has ended: none does before it is told to."""
+        return any(process.poll() is not None for process in self._processes)
 
     def _await_start(self) -> None:
         until = time.monotonic() + START_LIMIT
         while not all((self._directory / f"ready.{rank}").exists() for rank in self._drivers):
-            if self._process.poll() is not None:
+            if self._gone():
                 raise GiveUp(f"the backend does not start with {self.rank_n} ranks: {self._ending.last_words(1)}")
             if time.monotonic() > until:
                 raise GiveUp(f"the backend did not start with {self.rank_n} ranks within {START_LIMIT:g} s")
@@ -159,7 +162,7 @@ class _Troupe:
         rows: dict[int, dict[Place, Seen]] = {}
         until = time.monotonic() + allowance
         while len(rows) < len(paths):
-            gone = self._process.poll() is not None  # asked before looking: what it left last is then seen
+            gone = self._gone()  # asked before looking: what it left last is then seen
             for rank, path in paths.items():
                 if rank not in rows and path.exists():
                     rows[rank] = _read(path, case)
@@ -182,15 +185,35 @@ class _Troupe:
     def end(self) -> None:
         """Politely, then by force: the whole group; ranks die with their parents."""
         publish(self._directory / END, "")
+        for process in self._processes:
+            _end(process)
+
+
+def _begin(
+    command: list[str], arm: ArmPlan, log: Any, fds: Sequence[int] = (), by: signal.Signals = signal.SIGKILL
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=arm_environment(arm.env),
+        pass_fds=fds,
+        start_new_session=True,
+        preexec_fn=lambda: die_with_parent(by),
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(KILL_GRACE / 4)
+    except subprocess.TimeoutExpired:
+        process.terminate()
         try:
-            self._process.wait(KILL_GRACE / 4)
+            process.wait(KILL_GRACE)
         except subprocess.TimeoutExpired:
-            self._process.terminate()
-            try:
-                self._process.wait(KILL_GRACE)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _read(path: Path, case: Case) -> dict[Place, Seen]:

@@ -75,6 +75,7 @@ def make(
     privacy: Privacy,
     scratch: Path,
     run_script: RunScript,
+    process_model: str = "",
 ) -> Bundle:
     """Write the bundle of one finding to ``target``. Raises EvidenceError where a file would give away what must not leave, or
     where ``target`` cannot be written.
@@ -83,7 +84,7 @@ def make(
     plan = excerpt.without_names(Plan.from_json(reader.plan), privacy)
     mine = replace(part.finding or _rewritten(finding, privacy), id=finding.id)
     arm = plan.arm(finding.arm)
-    subject = subject_of(arm)
+    subject = subject_of(arm, process_model)
     text, no_script, ran = _scripted(mine, subject, reduced, reader.run_id, scratch, run_script)
     files = {"case.json": _case_json(mine, reduced, subject), "bits.csv": _bits(reader, finding, reduced)}
     if text:
@@ -91,39 +92,45 @@ def make(
     files["environment.json"] = _environment(reader, arm, privacy)
     for name in ("plan.json", "findings.json"):
         files[f"run/{name}"] = (part.directory / name).read_text(encoding="utf-8")
-    there = {*files, "issue.md", "run/run.h5", SUMS}
-    described = [(name, text.format(trials=part.words)) for name, text in DESCRIPTIONS.items() if name in there]
+    facts = issue.Facts(
+        run_id=reader.run_id,
+        finding=mine,
+        findings=[_rewritten(one, privacy) for one in findings],
+        subject=subject,
+        rank_n=arm.rank_n,
+        like=[other.name for other in plan.arms if other.backend == arm.backend],
+        environment=privacy.json(reader.environment),
+        reduced=_private(reduced, privacy),
+        signature=matches(finding),
+        no_script=no_script,
+        ran=ran.text,
+        not_run=ran.why,
+        files=_described({*files, "issue.md", "run/run.h5", SUMS}, part.words, reduced),
+    )
+    files["issue.md"] = issue.page(facts)
+    nbytes = _write(target, _checked(files, part.directory / "run.h5", privacy))
+    return Bundle(target, nbytes, mine, reduced, text.count("\n"), no_script, ran)
+
+
+def _described(there: set[str], trials: str, reduced: Reduced) -> list[tuple[str, str]]:
+    """What each file is, in the order in which they are read."""
+    described = [(name, text.format(trials=trials)) for name, text in DESCRIPTIONS.items() if name in there]
     if reduced.case is None:
         described = [
             (name, "why there is no smallest case" if name == "case.json" else text) for name, text in described
         ]
-    files["issue.md"] = issue.page(
-        issue.Facts(
-            run_id=reader.run_id,
-            finding=mine,
-            findings=[_rewritten(one, privacy) for one in findings],
-            subject=subject,
-            rank_n=arm.rank_n,
-            like=[other.name for other in plan.arms if other.backend == arm.backend],
-            environment=privacy.json(reader.environment),
-            reduced=_private(reduced, privacy),
-            signature=matches(finding),
-            no_script=no_script,
-            ran=ran.text,
-            not_run=ran.why,
-            files=described,
-        )
-    )
+    return described
+
+
+def _checked(files: Mapping[str, str], record: Path, privacy: Privacy) -> dict[str, bytes]:
+    """The files as bytes, once none of them gives away what must not leave."""
     for name, content in files.items():
         privacy.check(name, content)
-    record = part.directory / "run.h5"
     privacy.check("run/run.h5", store.texts(record))
-    raw = {name: content.encode() for name, content in files.items()} | {"run/run.h5": record.read_bytes()}
-    nbytes = _write(target, raw)
-    return Bundle(target, nbytes, mine, reduced, text.count("\n"), no_script, ran)
+    return {name: content.encode() for name, content in files.items()} | {"run/run.h5": record.read_bytes()}
 
 
-def subject_of(arm: ArmPlan) -> script.Subject:
+def subject_of(arm: ArmPlan, process_model: str = "") -> script.Subject:
     offer = arm.capabilities
     return script.Subject(
         backend=arm.backend,
@@ -131,6 +138,7 @@ def subject_of(arm: ArmPlan) -> script.Subject:
         env=arm.env,
         describe=arm.describe,
         memory=offer.memory if offer is not None else "host",
+        process_model=process_model,
     )
 
 

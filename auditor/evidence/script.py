@@ -64,6 +64,7 @@ class Subject:
     describe: Mapping[str, Any]
     features: frozenset[str] = frozenset()
     memory: str = "host"
+    process_model: str = ""  # "" where nobody asked the backend
 
     @property
     def kind(self) -> str:
@@ -159,8 +160,8 @@ def _check(case: Case, subject: Subject) -> None:
         raise NoScript(f"the template does not know options.{found[0]} = {subject.options[found[0]]!r}")
     if subject.kind == "nvshmem" and (case.fmt.name not in NVSHMEM_TYPES or case.steps[0].call.collective == "reduce"):
         raise NoScript(f"NVSHMEM has no {case.steps[0].call.collective} of {case.fmt.name}")
-    if subject.kind == "plugin" and subject.memory != "host":
-        raise NoScript("the template for backends from elsewhere is for host memory only")
+    if subject.kind == "plugin" and (subject.memory != "host" or subject.process_model == "one"):
+        raise NoScript("the template for backends from elsewhere is for host memory and one process only")
 
 
 def _model(case: Case, subject: Subject) -> dict[str, Any]:
