@@ -16,7 +16,7 @@ LARGE = 16384
 
 
 def in_lock_step(fmt, terms):
-    """What rank r holds after adding the buffers of r - 1, r - 2, ... to its own: all ranks at once, in place, rounded each time."""
+    """What the ranks hold after rank r has added the buffers of r - 1, r - 2, ... to its own: all at once, in place, rounding."""
     held = list(terms)
     for step in range(1, len(held)):
         pairs = [(held[rank], held[(rank - step) % len(held)]) for rank in range(len(held))]
