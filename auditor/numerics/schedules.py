@@ -113,8 +113,8 @@ def _chained(parts: Sequence[Tree]) -> Tree:
 
 
 def rotation_of(tree: Tree, n: int) -> int:
-    """1 where a chain runs round the ranks upwards, -1 where downwards; 0 where it does neither, and below four ranks, where every
-    chain does both.
+    """1 where a chain runs round the ranks upwards, -1 where downwards; 0 where it does neither, and below four ranks, where
+    every chain does both.
     """
     order = chain_of(tree)
     if len(order) != n or n < 4:
