@@ -272,7 +272,9 @@ class Observation:
     late_digest: str = ""  # of the output range read once more, where the trial asks for that; "" where it does not
     late_seconds: float | None = None  # from the return of the call to that second reading
     copy_seconds: float | None = None  # that the host's clock saw for a plain copy of the output range
-    off_nearest: int | None = None  # outputs that are not the exact sum rounded to nearest even, counted where large data lie
+    off_nearest: int | None = (
+        None  # outputs that are not the exact sum rounded to nearest even, counted where large data lie
+    )
 
 
 class Output(Protocol):
