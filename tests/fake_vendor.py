@@ -222,7 +222,9 @@ def aligned(image: Any) -> Any:
 
 def run(machine: Machine, text: str) -> list[dict[str, Any]]:
     """The script's namespaces after running it, one for each rank of the meeting (one where there is one process)."""
-    spaces: list[dict[str, Any]] = [{"__name__": "__main__", "__file__": "reproduce.py"} for _ in range(machine.meeting.n)]
+    spaces: list[dict[str, Any]] = [
+        {"__name__": "__main__", "__file__": "reproduce.py"} for _ in range(machine.meeting.n)
+    ]
     failed: list[BaseException] = []
 
     def one(rank: int) -> None:

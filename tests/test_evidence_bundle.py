@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -204,6 +205,18 @@ def test_offline_the_smallest_recorded_call_is_told_from_a_reduced_one(recorded:
         [sys.executable, "reproduce.py"], cwd=where, capture_output=True, text=True, timeout=60, check=True
     )
     assert "\nREPRODUCED" in done.stdout
+
+
+def test_a_record_that_this_version_words_otherwise_is_bundled_with_a_note(recorded: Path, tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(recorded, older)
+    content = json.loads((older / "findings.json").read_text())
+    content["findings"][0]["claim"] = "What an older version said."
+    (older / "findings.json").write_text(json.dumps(content))
+    assert auditor("evidence", older, "--offline", "-o", tmp_path / "x.zip") == 0
+    page = (unzipped(tmp_path / "x.zip", tmp_path / "x") / "issue.md").read_text()
+    assert "- What an older version said." in page
+    assert "another version of the auditor; this one says of the attached record: all_reduce sum of bfloat16" in page
 
 
 # ------------------------------------------------------------------------------------------------------------- what is wrong

@@ -15,6 +15,7 @@ from evidence_cases import case, everywhere, step
 from auditor.backends.simulator import Simulator
 from auditor.cli.evidence_live import Live, offered
 from auditor.errors import AuditError, Unavailable
+from auditor.evidence import perform
 from auditor.evidence.cases import Case, Outcome
 from auditor.evidence.perform import SETUP, outcome_of, play_here, serve
 from auditor.evidence.recorded import Calls, Start
@@ -161,6 +162,28 @@ def test_a_rank_that_gets_nothing_has_no_output_and_its_range_is_watched() -> No
     assert seen[0, 0, 0].output is None
     assert [byte.offset for byte in seen[0, 0, 0].outside] == [0, 1]
     assert seen[0, 0, 1].output is not None
+
+
+def test_bytes_reach_memory_that_is_no_numpy_array() -> None:
+    """A GPU's array is written from the host, with its own device current."""
+    said: list[Any] = []
+
+    class OnDevice:
+        @property
+        def device(self) -> Any:
+            return self
+
+        def __enter__(self) -> None:
+            said.append("current")
+
+        def __exit__(self, *_: object) -> None:
+            said.append("over")
+
+        def set(self, image: Any) -> None:
+            said.append(image.tolist())
+
+    perform._write(OnDevice(), np.array([1, 2], np.uint8))
+    assert said == ["current", [1, 2], "over"]
 
 
 def test_a_short_record_is_an_error() -> None:

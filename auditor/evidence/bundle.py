@@ -82,7 +82,7 @@ def make(
     """
     part = excerpt.cut(reader, finding, privacy, scratch)
     plan = excerpt.without_names(Plan.from_json(reader.plan), privacy)
-    mine = replace(part.finding or _rewritten(finding, privacy), id=finding.id)
+    mine = replace(part.finding if part.finding and part.alike else _rewritten(finding, privacy), id=finding.id)
     arm = plan.arm(finding.arm)
     subject = subject_of(arm, process_model)
     text, no_script, ran = _scripted(mine, subject, reduced, reader.run_id, scratch, run_script)
@@ -105,6 +105,7 @@ def make(
         no_script=no_script,
         ran=ran.text,
         not_run=ran.why,
+        reworded="" if part.alike else part.finding.claim if part.finding else "no such finding",
         files=_described({*files, "issue.md", "run/run.h5", SUMS}, part.words, reduced),
     )
     files["issue.md"] = issue.page(facts)

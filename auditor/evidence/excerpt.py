@@ -19,28 +19,33 @@ CROSSING = frozenset(("paths",))  # probes that put the arms of a run beside eac
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """``finding``: the same one as this version derives it from the excerpt; None where it derives another from the whole run.
+    """``finding``: as this version derives it from the excerpt; None where it derives none of that kind and verdict there.
 
-    ``words``: which trials it holds.
+    ``words``: which trials it holds. ``alike``: the finding says the same, to the word; a run of another version may not.
     """
 
     directory: Path
     finding: Finding | None
     words: str
+    alike: bool
 
 
 def cut(reader: store.RunReader, finding: Finding, privacy: Privacy, scratch: Path) -> Excerpt:
     """The smallest of a few natural sets of trials from which the same finding follows, written below ``scratch``."""
     whole = Plan.from_json(reader.plan)
+    kept: Excerpt | None = None
     for number, (words, arms) in enumerate(_sets(whole, finding)):
         directory = scratch / f"excerpt{number}"
         directory.mkdir(parents=True)
         _write(reader, without_names(replace(whole, arms=tuple(arms)), privacy), directory, privacy)
-        content = _analysed(directory)
-        found = _same(finding, content)
-        if found is not None:
-            return Excerpt(directory, found, words)
-    return Excerpt(directory, None, words)
+        found = _same(finding, _analysed(directory))
+        part = Excerpt(directory, found, words, found is not None and found.claim == finding.claim)
+        if part.alike:
+            return part
+        if kept is None or kept.finding is None:
+            kept = part
+    assert kept is not None  # the last set is the whole run
+    return kept
 
 
 def _sets(plan: Plan, finding: Finding) -> Iterator[tuple[str, list[ArmPlan]]]:
@@ -119,9 +124,11 @@ def _analysed(directory: Path) -> dict[str, Any]:
 
 
 def _same(finding: Finding, content: Mapping[str, Any]) -> Finding | None:
-    """The finding of the same kind, verdict and claim."""
-    for raw in content["findings"]:
-        one = Finding.from_json(raw)
-        if (one.arm, one.kind, one.verdict, one.claim) == (finding.arm, finding.kind, finding.verdict, finding.claim):
-            return one
-    return None
+    """The finding of the same kind, verdict and call; of several the one with the same claim."""
+    axes = ("collective", "op", "format", "family")
+    some = [Finding.from_json(raw) for raw in content["findings"]]
+    some = [one for one in some if (one.arm, one.kind, one.verdict) == (finding.arm, finding.kind, finding.verdict)]
+    exact = [one for one in some if one.claim == finding.claim]
+    return next(
+        iter(exact or [one for one in some if all(one.scope.get(a) == finding.scope.get(a) for a in axes)]), None
+    )

@@ -37,6 +37,7 @@ FAMILIES = {
 class Facts:
     """Everything that the page says, already without what must not leave.
 
+    ``reworded``: what this version says of the attached record where that is not the finding's claim, "" where it is.
     ``like``: arms of the same library. ``no_script``: why there is no reproduce.py, "" where there is one. ``ran``: what it
     printed when it was run here, "" where it was not (``not_run`` says why). ``files``: (name, what it is).
     """
@@ -53,6 +54,7 @@ class Facts:
     no_script: str
     ran: str
     not_run: str
+    reworded: str
     files: Sequence[tuple[str, str]]
 
 
@@ -338,6 +340,8 @@ def _limits(facts: Facts) -> Iterator[str]:
     sentences = [part for part in re.split(r"(?<=[.;]) (?=[A-Z`])", text) if not part.startswith(about_rows)]
     if any(sentences):
         yield " ".join(sentences)
+    if facts.reworded:
+        yield f"The run was analysed by another version of the auditor; this one says of the attached record: {facts.reworded}"
     yield "One machine, one build and one release; another may differ."
     if facts.reduced.how in (MODEL, RECORDED):
         yield "The smallest case was not tried on the library."
