@@ -277,7 +277,7 @@ def verify_run(run_dir: Path) -> int:
 
 def join_runs(run_dirs: Sequence[Path], out: Path, options: RunOptions) -> int:
     """``auditor join``: arms that ran apart become one run."""
-    store.join_runs(run_dirs, out)
+    store.join_runs(run_dirs, out, seal=Plan.sealed)
     return finish(out, options)
 
 

@@ -161,6 +161,14 @@ class Plan:
         return plan
 
     @staticmethod
+    def sealed(raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON of a plan whose arms were put together from several plans, with the digest of what it now holds.
+
+        Raises EvidenceError where it is no plan.
+        """
+        return {**raw, "content_id": Plan._parsed(raw).content_id}
+
+    @staticmethod
     def _parsed(raw: Mapping[str, Any]) -> Plan:
         if raw.get("schema") != SCHEMA:
             raise EvidenceError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from auditor.store.verify import verify_file
 from auditor.store.writer import create_file
 
 SIZE_LIMIT = 8 << 30
+Seal = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def join(run_dir: Path, *, keep_shards: bool = False, size_limit: int = SIZE_LIMIT) -> Path:
@@ -47,12 +48,14 @@ def join(run_dir: Path, *, keep_shards: bool = False, size_limit: int = SIZE_LIM
     return target
 
 
-def join_runs(run_dirs: Sequence[Path], out_dir: Path, *, size_limit: int | None = None) -> Path:
+def join_runs(
+    run_dirs: Sequence[Path], out_dir: Path, *, size_limit: int | None = None, seal: Seal | None = None
+) -> Path:
     """Join arms that were recorded apart (run directories, or plain directories of shards) into the new run ``out_dir``.
 
     All must be recorded under one plan; each arm comes from one of them, or from several that hold different ranks of one run.
-    Returns the path of the new ``run.h5``; the sources are left as they are. Raises EvidenceError where that does not hold,
-    naming what differs.
+    ``seal``: what makes a plan out of arms put together; its digests are the planner's to know. Returns the path of the new
+    ``run.h5``; the sources are left as they are. Raises EvidenceError where that does not hold, naming what differs.
     """
     if out_dir.exists() and any(out_dir.iterdir()):
         raise EvidenceError(f"{out_dir}: exists and is not empty; choose another --out")
@@ -64,6 +67,7 @@ def join_runs(run_dirs: Sequence[Path], out_dir: Path, *, size_limit: int | None
             raise EvidenceError(f"{out_dir}: {size} bytes of outputs exceed the size limit of {size_limit}; raise it")
         plan, chosen = merged_plan(readers)
         plan["run_id"] = merged_run_id(readers)
+        plan = plan if seal is None else dict(seal(plan))
         events = [(name, event) for name, of in chosen.items() for reader in of for event in reader.arm(name).events]
         text = json.dumps(plan, indent=1).encode()
         out_dir.mkdir(parents=True, exist_ok=True)
