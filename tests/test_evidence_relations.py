@@ -58,6 +58,8 @@ def test_missing_and_doubled_terms_are_told_apart() -> None:
     assert relations.not_exact(given, lacks, term=1) == []
     assert len(relations.not_exact(given, twice, term=1)) == 3
     assert relations.not_exact(given, twice, term=-1) == []
+    assert len(relations.not_exact(given, everywhere(given, [0x4160]), term=1)) == 3  # 14: every term twice
+    assert relations.not_exact(given, everywhere(given, [0x4160]), term=-1) == []
     assert relations.not_exact(given, everywhere(given, [0x40E0])) == []
     assert len(relations.not_exact(given, everywhere(given, [0]))) == 3
 

@@ -130,7 +130,7 @@ def not_rounded(case: Case, outcome: Outcome, mode: str, *, faithful: bool) -> l
 
 def not_exact(case: Case, outcome: Outcome, term: int = 0) -> list[Sighting]:
     """A sum of which every partial sum is exact, and another value came back. ``term`` -1: the value lacks one member's term;
-    +1: it holds one twice.
+    +1: it holds one, or all of them, twice.
     """
     found: list[Sighting] = []
     for index, step in enumerate(case.steps):
@@ -147,9 +147,11 @@ def not_exact(case: Case, outcome: Outcome, term: int = 0) -> list[Sighting]:
 
 
 def _by_a_term(step: Step, block: Block, output: Codes, way: int) -> Mask:
-    """Outputs that are the sum without (-1) or with once more (+1) one member's non-zero term."""
+    """Outputs that are the sum without (-1) or with once more (+1) one member's non-zero term, or with all of them twice (+1)."""
     magnitude = step.fmt.dtype.type(step.fmt.magnitude_mask)
     fits = np.zeros(len(output), np.bool_)
+    if way > 0:
+        fits = output == round_sums(step.fmt, exact_sums(step.fmt, [*block.terms, *block.terms]), "ties_to_even")
     for position, term in enumerate(block.terms):
         rest = [other for number, other in enumerate(block.terms) if number != position]
         terms = rest if way < 0 else [*block.terms, term]
