@@ -9,7 +9,7 @@ audit: .venv/.audit
 	if [ $$code -le 1 ]; then exit 0; fi; exit $$code  # findings (1) are a result, not an error of make
 
 test: .venv/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: .venv/.test
 	$(BIN)/ruff check .

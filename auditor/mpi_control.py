@@ -10,12 +10,14 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from auditor.errors import ConfigError, Unavailable
 
+LAST_WORDS = 0.2  # seconds between the last line printed and the end of the job: a launcher told to end reads no more
 REMEDY = "install one (pip install mpi4py mpich) or set MPI4PY_LIBMPI=/path/to/libmpi.so.12 (or .so.40)"
 
 
@@ -143,6 +145,7 @@ def _abort(mpi: Any, code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if mpi.Is_initialized() and not mpi.Is_finalized():
+        time.sleep(LAST_WORDS)
         mpi.COMM_WORLD.Abort(code)
 
 
