@@ -1,6 +1,7 @@
 # make audit: the main job on a fresh machine.  make test: all tests.  Both set everything up in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+WORKERS = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')  # many tests wait for processes that they started
 
 .PHONY: audit test check bench pages smoke clean
 
@@ -9,7 +10,7 @@ audit: .venv/.audit
 	if [ $$code -le 1 ]; then exit 0; fi; exit $$code  # findings (1) are a result, not an error of make
 
 test: .venv/.test
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: .venv/.test
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ ranks = 4
 collective = ["all_reduce"]
 format = ["bfloat16"]
 count = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1021, 1026, 4099]
-shift = [0, 1, 3, 4]
+shift = [0, 1, 3]
 repeats = 3
 seed = 7
 [expect]

@@ -52,7 +52,8 @@ def err_ulp(fmt: Format, codes: Codes, split: Split) -> F64:
     ``fmt``.
 
     An output of the other sign counts as a negative magnitude. NaN where either side is NaN or infinite, or the exact value
-    lies past the largest finite one. The difference is exact up to 2**53 ulp.
+    lies past the largest finite one. Exact sums keep 64 leading bits, so the difference is right to 2**(precision - 64) ulp: of
+    binary64 to 2**-11.
     """
     magnitude = magnitude_of(fmt, codes)
     gap = gap_scale(fmt, split)
