@@ -6,6 +6,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# Half of hypothesis's own number: every run draws others, and a run of all tests has to stay under ten minutes on two cores. No
+# deadline, since a loaded machine is no failure.
+settings.register_profile("suite", max_examples=50, deadline=None)
+settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True)
