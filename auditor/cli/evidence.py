@@ -53,13 +53,12 @@ def evidence(
     from auditor import analysis, store
     from auditor.evidence import bundle, choice
     from auditor.evidence.reduce import reduce
-    from auditor.model import Finding
     from auditor.plan import Plan
 
     _check_target(out)
     with store.RunReader(run_dir) as reader, tempfile.TemporaryDirectory(prefix="auditor-evidence-") as scratch:
         content = analysis.read_findings(reader.directory)
-        findings = [Finding.from_json(raw) for raw in content["findings"]]
+        findings = analysis.findings_of(content, reader.directory)
         finding = choice.choose(findings, finding_id)
         arm = Plan.from_json(reader.plan).arm(finding.arm)
         place = Path(scratch)

@@ -38,7 +38,7 @@ def cut(reader: store.RunReader, finding: Finding, privacy: Privacy, scratch: Pa
         directory = scratch / f"excerpt{number}"
         directory.mkdir(parents=True)
         _write(reader, without_names(replace(whole, arms=tuple(arms)), privacy), directory, privacy)
-        found = _same(finding, _analysed(directory))
+        found = _same(finding, analysis.findings_of(_analysed(directory), directory))
         part = Excerpt(directory, found, words, found is not None and found.claim == finding.claim)
         if part.alike:
             return part
@@ -123,11 +123,10 @@ def _analysed(directory: Path) -> dict[str, Any]:
     return content
 
 
-def _same(finding: Finding, content: Mapping[str, Any]) -> Finding | None:
+def _same(finding: Finding, findings: Sequence[Finding]) -> Finding | None:
     """The finding of the same kind, verdict and call; of several the one with the same claim."""
     axes = ("collective", "op", "format", "family")
-    some = [Finding.from_json(raw) for raw in content["findings"]]
-    some = [one for one in some if (one.arm, one.kind, one.verdict) == (finding.arm, finding.kind, finding.verdict)]
+    some = [one for one in findings if (one.arm, one.kind, one.verdict) == (finding.arm, finding.kind, finding.verdict)]
     exact = [one for one in some if one.claim == finding.claim]
     return next(
         iter(exact or [one for one in some if all(one.scope.get(a) == finding.scope.get(a) for a in axes)]), None
